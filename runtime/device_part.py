@@ -31,6 +31,7 @@ class DevicePart:
         air: member with the GE graph, in the folder `device/`.
         om: member with the compiled graph; empty until a toolkit has compiled it. Of a part with a program, what the
             names of its compiled operators begin with.
+        weight_files: members with the weights of the compiled graph that `atc --external_weight` left outside of it.
         files: further members that the graph refers to (weights beyond what one protobuf message can hold).
         soc: exact version of the chip, as `aclrtGetSocName` spells it.
         precision: value of `precision_mode_v2` that the graph is compiled with (`origin`, `fp16`, ...).
@@ -53,6 +54,7 @@ class DevicePart:
     inputs: list[PartTensor]
     outputs: list[PartTensor]
     om: str = ""
+    weight_files: list[str] = field(default_factory=list)
     files: list[str] = field(default_factory=list)
     command: list[str] = field(default_factory=list)
     gears: list[dict[str, int]] = field(default_factory=list)

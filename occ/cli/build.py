@@ -300,11 +300,13 @@ def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -
 def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
     """The one compiled part under the name that was asked for.
 
-    Several, or one with weights next to it, in a folder.
+    Several in a folder, or one with the weights of its .air. Weights outside of an .om go into `weight`, as atc has it.
     """
-    members = sorted({n for p in artifact.manifest.parts for n in (p.om, *p.files)})
-    if len(members) == 1 and not artifact.manifest.cpu_subgraphs:
-        return {out: artifact.files[members[0]]}
+    parts = artifact.manifest.parts
+    members = sorted({n for p in parts for n in (p.om, *p.files, *p.weight_files)})
+    if len(parts) == 1 and not parts[0].files and not artifact.manifest.cpu_subgraphs:
+        beside = {out.parent / n.removeprefix("device/"): artifact.files[n] for n in parts[0].weight_files}
+        return {out: artifact.files[parts[0].om], **beside}
     return {out / n.removeprefix("device/"): artifact.files[n] for n in members}
 
 

@@ -94,6 +94,9 @@ class DeviceGroups:
         for key, remedy in _NOT_IN_SESSIONS.items():
             if getattr(options, key):
                 raise error("OCC0603", f"`{key}` does not go with sessions of onnxruntime", help=remedy)
+        if dict(options.atc).get("external_weight", "0") != "0":
+            message = "`atc.external_weight` puts weights beside an .om, which sessions of onnxruntime load from memory"
+            raise error("OCC0603", message, help="leave it out here; `occ build -C atc.external_weight=1` takes it")
         self.gears = _gears(self.facts, options.gears, str(getattr(options, options.gears))) if options.gears else []
         self._options = {k: v for k, v in given.items() if k not in (*_OF_SESSIONS, *_GEARS)}
         self._kind = options.gears

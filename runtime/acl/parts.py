@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 
@@ -75,6 +77,16 @@ def _text(t: PartTensor) -> str:
     return f"{t.name}: {t.dtype}[{','.join(str(e) if isinstance(e, int) else '?' for e in t.shape)}]"
 
 
+def _with_weights(folder: Path, files: Mapping[str, bytes], model: str, weights: Sequence[str]) -> Path:
+    """Write a model and its weights as AscendCL looks for them: in `weight` beside it."""
+    (folder / "weight").mkdir()
+    for name in weights:
+        (folder / "weight" / name.rpartition("/")[2]).write_bytes(files[name])
+    path = folder / "model.om"
+    path.write_bytes(files[model])
+    return path
+
+
 class PartStore:
     """Loads parts into the memory of a session.
 
@@ -86,6 +98,7 @@ class PartStore:
         self.device, self.arena = device, arena
         self.swapping = False
         self._loaded: list[Part] = []  # least recently used first
+        self._folders: list[TemporaryDirectory[str]] = []  # of models that read weights from files
         self._lock = threading.RLock()
 
     def add(self, record: DevicePart, files: Mapping[str, bytes]) -> Part:
@@ -110,6 +123,11 @@ class PartStore:
 
     def _opener(self, record: DevicePart, files: Mapping[str, bytes], member: str) -> Callable[[], Loaded]:
         where = self.device, self.arena, record.name
+        if record.weight_files:
+            folder = TemporaryDirectory(prefix="occ-weights-")
+            self._folders.append(folder)
+            path = _with_weights(Path(folder.name), files, member, record.weight_files)
+            return lambda: Model(*where, path)
         if not record.program:
             source = np.frombuffer(files[member], np.uint8)
             return lambda: Model(*where, source)
@@ -209,5 +227,7 @@ class PartStore:
                     self._unload(self._loaded[-1])
                 except RunError as e:
                     first = first or e
+            while self._folders:
+                self._folders.pop().cleanup()
         if first is not None:
             raise first

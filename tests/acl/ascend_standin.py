@@ -221,9 +221,14 @@ def om(
     work: int = 4096,
     weight: int = 8192,
     gears: str = "",
+    outside: str = "",
 ) -> bytes:
-    """A model that the stand-in loads; `gears` as `batch 1 2 4`, `image 8,8 16,16` or `dims 1,8 2,8`."""
+    """A model that the stand-in loads.
+
+    `gears` as `batch 1 2 4`, `image 8,8 16,16` or `dims 1,8 2,8`; `outside` is a file in `weight` with the rest of the payload.
+    """
     head = ["standin-om 1", f"soc {soc}", f"memory {work} {weight}"]
     head += [f"gears {gears}"] if gears else []
+    head += [f"outside {outside}"] if outside else []
     head += [f"input {p.line()}" for p in inputs] + [f"output {p.line()}" for p in outputs]
     return "\n".join([*head, f"payload {len(payload)}", ""]).encode() + payload

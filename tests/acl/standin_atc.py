@@ -6,6 +6,7 @@ computed, so that the device runs what was compiled. What the real one refuses, 
 
 from __future__ import annotations
 
+import hashlib
 import json
 import sys
 from pathlib import Path
@@ -20,7 +21,7 @@ SOCS = ("Ascend310", "Ascend310P", "Ascend910", "Ascend910A", "Ascend910B", "Asc
 FLAGS = (
     "mode", "framework", "model", "output", "soc_version", "precision_mode", "precision_mode_v2", "op_select_implmode",
     "optypelist_for_implmode", "fusion_switch_file", "input_shape", "input_format", "dynamic_batch_size",
-    "dynamic_image_size", "dynamic_dims", "singleop", "log", "modify_mixlist", "deterministic", "op_precision_mode",
+    "dynamic_image_size", "dynamic_dims", "singleop", "log", "modify_mixlist", "deterministic", "op_precision_mode", "external_weight",
 )  # fmt: skip
 
 
@@ -64,7 +65,12 @@ def main(arguments: list[str]) -> None:
             inputs[k] = P(p.name, p.dtype, tuple(int(d) for d in overrides[p.name].split(",") if d), p.format)
     head = {"precision": given.get("precision_mode_v2") or given.get("precision_mode", "fp16"), "soc": given["soc_version"],
             "flags": sorted(f"--{k}={v}" for k, v in given.items()), "sizes": {name: len(content) for name, content in beside.items()}}  # fmt: skip
-    payload = json.dumps(head).encode() + b"\n" + data + b"".join(beside.values())
+    payload, outside = json.dumps(head).encode() + b"\n" + data + b"".join(beside.values()), ""
+    if given.get("external_weight", "0") != "0":
+        payload, _, rest = payload.partition(b"\n")
+        payload, outside = payload + b"\n", f"weight_{hashlib.sha256(rest).hexdigest()[:16]}"
+        Path("weight").mkdir()
+        Path("weight", outside).write_bytes(rest)
     weight = sum(len(content) for content in beside.values()) + len(data)
     Path(given["output"] + ".om").write_bytes(
         om(
@@ -75,6 +81,7 @@ def main(arguments: list[str]) -> None:
             work=1 << 16,
             weight=weight,
             gears=gears(given, inputs),
+            outside=outside,
         )
     )
 

@@ -10,6 +10,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -50,6 +51,30 @@ def squeezenet() -> onnx.ModelProto:
 def reference(model: onnx.ModelProto, inputs: dict[str, np.ndarray]) -> list[np.ndarray]:
     session = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     return session.run(None, inputs)
+
+
+@pytest.mark.parametrize("folder", [False, True])
+def test_weights_beside_the_compiled_model(toolkit: Standin, occ_cli, tmp_path: Path, folder: bool) -> None:
+    """`--external_weight`: they are in the artifact, and in `weight` beside an .om, where AscendCL looks for them."""
+    toolkit.machine("Ascend910B1")
+    model = model_of(
+        "g (float[2, 64] x) => (float[2, 32] y) { m = MatMul (x, w) y = Relu (m) }",
+        {"w": np.random.default_rng(0).standard_normal((64, 32), dtype=np.float32)},
+    )
+    onnx.save(model, tmp_path / "m.onnx")
+    how = ("build", "m.onnx", "-t", "ascend910b", "--emit", "om", "-C", "atc.external_weight=1")
+    for _ in range(2):  # the second time out of the cache
+        ran = occ_cli(*how, "-o", "m.occ", *(["--dir"] if folder else []))
+        assert ran.code == 0, ran.err
+    x = {"x": np.random.default_rng(1).standard_normal((2, 64), dtype=np.float32)}
+    (want,) = reference(model, x)
+    before = set(Path(tempfile.gettempdir()).glob("occ-weights-*"))
+    with occ.load("m.occ") as session:
+        np.testing.assert_allclose(session.run(x)["y"], want, atol=EXACT * np.abs(want).max())
+    assert set(Path(tempfile.gettempdir()).glob("occ-weights-*")) <= before
+    assert occ_cli(*how, "-o", "out/m.om").code == 0
+    (weights,) = Path("out/weight").iterdir()
+    assert weights.stat().st_size > 64 * 32 * 4 > Path("out/m.om").stat().st_size
 
 
 def test_squeezenet(toolkit: Standin, occ_cli: object, tmp_path: Path) -> None:

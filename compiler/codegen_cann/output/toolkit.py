@@ -28,6 +28,9 @@ _OF_GRAPHS = (
     "mode", "framework", "model", "output", "soc_version", "input_shape", "input_format", "insert_op_conf", "fusion_switch_file",
     "dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "modify_mixlist", "external_weight",
 )  # fmt: skip
+WEIGHTS = (
+    "device/weight/"  # members with weights outside of compiled graphs, as atc has them: in `weight` beside the .om
+)
 _SHOWN = 6  # lines of atc's output in a message
 
 
@@ -78,11 +81,6 @@ def compile_parts(
         CompileError: OCC0404 no toolkit; OCC0405 atc fails.
     """
     parts = artifact.manifest.parts
-    if outside := [a for p in parts for a in p.command if a in ("--external_weight=1", "--external_weight=2")]:
-        help_ = "build with `--emit air` or `--dir`, and run the command of `occ dump --stage atc` there; or leave the option out"
-        raise error(
-            "OCC0603", f"`{outside[0]}` puts weights beside an .om; one inside of an artifact has none", help=help_
-        )
     toolkit = find_toolkit() if parts else None
     if toolkit is None:
         return artifact
@@ -91,11 +89,16 @@ def compile_parts(
         progress(f"atc: {part.name}")
         if part.program:
             return _compile_operators(toolkit, part, artifact.files, cache)
-        return {part.beside: _compile(toolkit, part, artifact.files, cache)}
+        return _compile(toolkit, part, artifact.files, cache)
 
     with ThreadPoolExecutor(max(1, jobs)) as pool:
-        compiled = {name: data for made in pool.map(compile_one, parts) for name, data in made.items()}
-    records = [replace(p, om=_folder(p) if p.program else p.beside, toolkit=toolkit.release) for p in parts]
+        each = list(pool.map(compile_one, parts))
+    compiled = {name: data for made in each for name, data in made.items()}
+    outside = [[name for name in made if name.startswith(WEIGHTS)] for made in each]
+    records = [
+        replace(p, om=_folder(p) if p.program else p.beside, toolkit=toolkit.release, weight_files=sorted(files))
+        for p, files in zip(parts, outside, strict=True)
+    ]
     manifest = replace(artifact.manifest, parts=records)
     return replace(artifact, manifest=manifest, files={**artifact.files, **compiled})
 
@@ -105,12 +108,14 @@ def _folder(part: DevicePart) -> str:
     return part.air.removesuffix(".air") + "/"
 
 
-def _compile(toolkit: Toolkit, part: DevicePart, files: Mapping[str, bytes], cache: Cache) -> bytes:
+def _compile(toolkit: Toolkit, part: DevicePart, files: Mapping[str, bytes], cache: Cache) -> dict[str, bytes]:
+    """The compiled graph of a part, and the weights that it reads from files."""
     members = {name.rpartition("/")[2]: files[name] for name in (part.air, *part.files)}
     made = _run(toolkit, part.name, part.command[1:], members, cache)
-    if len(made) != 1:
-        raise error("OCC0405", f"`atc` gave {len(made)} files for part `{shorten(part.name, 60)}`, not 1")
-    return made[0]
+    models = [data for name, data in made.items() if name.endswith(".om")]
+    if len(models) != 1:
+        raise error("OCC0405", f"`atc` gave {len(models)} files for part `{shorten(part.name, 60)}`, not 1")
+    return {part.beside: models[0], **{WEIGHTS + name: data for name, data in made.items() if not name.endswith(".om")}}
 
 
 def _compile_operators(
@@ -127,7 +132,7 @@ def _compile_operators(
     for k, entry in enumerate(json.loads(files[part.air.removesuffix(".air") + ".singleop.json"])):
         command = ["--singleop=op.json", "--output=.", f"--soc_version={part.soc}", *flags]
         members = {"op.json": json.dumps([entry]).encode(), **beside}
-        for n, data in enumerate(_run(toolkit, part.name, command, members, cache)):
+        for n, data in enumerate(_run(toolkit, part.name, command, members, cache).values()):
             made[f"{_folder(part)}{k:04}-{n}.om"] = data
     return made
 
@@ -139,8 +144,8 @@ def _kernel_flags(part: DevicePart) -> list[str]:
 
 def _run(
     toolkit: Toolkit, name: str, arguments: Sequence[str], members: Mapping[str, bytes], cache: Cache
-) -> list[bytes]:
-    """Call atc in a folder with some files; what it makes is kept.
+) -> dict[str, bytes]:
+    """What atc makes in a folder with some files: models, and weights beside them. It is kept.
 
     Raises:
         CompileError: OCC0405 it fails.
@@ -148,24 +153,43 @@ def _run(
     command = [toolkit.atc, *arguments]
     identity = (toolkit.atc, toolkit.release, *arguments, *(x for item in members.items() for x in item))
     key = digest(["atc", *identity])
-    if cache.has("device", key, ".om"):
-        return [cache.path("device", key, ".om").read_bytes()]
+    if (kept := _kept(key, cache)) is not None:
+        return kept
     with cache.workspace() as folder:
         for member, data in members.items():
             (Path(folder) / member).write_bytes(data)
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
         # Recent releases put the system and the processor of the host into the name when shapes are dynamic.
-        made = [p.read_bytes() for p in sorted(Path(folder).rglob("*.om"))]
-    if ran.returncode or not made:
+        models = {p.name: p.read_bytes() for p in sorted(Path(folder).rglob("*.om"))}
+        outside = {p.name: p.read_bytes() for p in sorted(Path(folder, "weight").glob("*")) if p.is_file()}
+    if ran.returncode or not models:
         raise error(
             "OCC0405",
             f"`atc` failed on part `{shorten(name, 60)}` with exit code {ran.returncode}",
             notes=[*_words(ran.stdout + "\n" + ran.stderr), f"the command was: {shorten(' '.join(command), 600)}"],
             help="check the release of CANN, and that the operator package of this SoC is installed",
         )
-    if len(made) == 1:
-        cache.put("device", key, made[0], ".om")
-    return made
+    if len(models) == 1:
+        _keep(key, {**models, **outside}, cache)
+    return {**models, **outside}
+
+
+def _keep(key: str, made: Mapping[str, bytes], cache: Cache) -> None:
+    """Put files into the cache: each under its digest, and the list of them."""
+    named = {name: digest(["atc", data]) for name, data in made.items()}
+    for name, data in made.items():
+        cache.put("device", named[name], data, ".om")
+    cache.put("device", key, json.dumps(named).encode(), ".files")
+
+
+def _kept(key: str, cache: Cache) -> dict[str, bytes] | None:
+    """The files of the cache; None if one is missing."""
+    if not cache.has("device", key, ".files"):
+        return None
+    named: dict[str, str] = json.loads(cache.path("device", key, ".files").read_bytes())
+    if not all(cache.has("device", each, ".om") for each in named.values()):
+        return None
+    return {name: cache.path("device", each, ".om").read_bytes() for name, each in named.items()}
 
 
 def _words(output: str) -> Sequence[str]:

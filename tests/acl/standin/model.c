@@ -48,10 +48,14 @@ static void read_gears(const char *text, Model *m) {
     }
 }
 
-static Model *read_model(const char *data, size_t size, const char *call) {
-    static char line[1 << 16];
+static char *read_file(const char *path, size_t *size);
+
+/* A model from a file may have the rest of its payload in `weight` beside it. */
+static Model *read_model(const char *data, size_t size, const char *call, const char *path) {
+    static char line[1 << 16], outside[256], where[4096];
     const char *p = data, *end = data + size;
     Model found = {.inputs = 0};
+    outside[0] = 0;
     p = next_line(p, end, line, sizeof line);
     if (!p || strcmp(line, "standin-om 1")) {
         fail(100012, "E19999: %s: this is no compiled model", call);
@@ -60,6 +64,7 @@ static Model *read_model(const char *data, size_t size, const char *call) {
     while ((p = next_line(p, end, line, sizeof line)) && strncmp(line, "payload ", 8)) {
         if (!strncmp(line, "soc ", 4)) snprintf(found.soc, sizeof found.soc, "%.60s", line + 4);
         if (!strncmp(line, "memory ", 7)) sscanf(line + 7, "%zu %zu", &found.work, &found.weight);
+        if (!strncmp(line, "outside ", 8)) snprintf(outside, sizeof outside, "%.200s", line + 8);
         if (!strncmp(line, "gears ", 6)) read_gears(line + 6, &found);
         if (!strncmp(line, "input ", 6)) read_port(line + 6, &found.input[found.inputs++]);
         if (!strncmp(line, "output ", 7)) read_port(line + 7, &found.output[found.outputs++]);
@@ -75,6 +80,21 @@ static Model *read_model(const char *data, size_t size, const char *call) {
     m->payload_size = (size_t)(end - p);
     m->payload = malloc(m->payload_size + 1);
     memcpy(m->payload, p, m->payload_size);
+    if (outside[0]) {
+        const char *slash = path ? strrchr(path, '/') : NULL;
+        snprintf(where, sizeof where, "%.*s/weight/%s", path && slash ? (int)(slash - path) : 1, path && slash ? path : ".", outside);
+        size_t more = 0;
+        char *rest = path ? read_file(where, &more) : NULL;
+        if (!rest) {
+            fail(145000, "E19999: %s: no weights %s", call, path ? where : "of a model in memory");
+            m->thing.alive = false;
+            return NULL;
+        }
+        m->payload = realloc(m->payload, m->payload_size + more + 1);
+        memcpy(m->payload + m->payload_size, rest, more);
+        m->payload_size += more;
+        free(rest);
+    }
     return m;
 }
 
@@ -90,8 +110,8 @@ static char *read_file(const char *path, size_t *size) {
     return data;
 }
 
-static aclError query(const char *data, size_t size, size_t *work, size_t *weight, const char *call) {
-    Model *m = read_model(data, size, call);
+static aclError query(const char *data, size_t size, size_t *work, size_t *weight, const char *call, const char *path) {
+    Model *m = read_model(data, size, call, path);
     if (!m) return 100012;
     *work = m->work;
     *weight = m->weight;
@@ -101,22 +121,22 @@ static aclError query(const char *data, size_t size, size_t *work, size_t *weigh
 
 aclError aclmdlQuerySizeFromMem(const void *model, size_t size, size_t *work, size_t *weight) {
     CALL(aclmdlQuerySizeFromMem);
-    return query(model, size, work, weight, "aclmdlQuerySizeFromMem");
+    return query(model, size, work, weight, "aclmdlQuerySizeFromMem", NULL);
 }
 
 aclError aclmdlQuerySize(const char *path, size_t *work, size_t *weight) {
     CALL(aclmdlQuerySize);
     size_t size = 0;
     char *data = read_file(path, &size);
-    const aclError e = data ? query(data, size, work, weight, "aclmdlQuerySize") : fail(100003, "E10000: no file %s", path);
+    const aclError e = data ? query(data, size, work, weight, "aclmdlQuerySize", path) : fail(100003, "E10000: no file %s", path);
     free(data);
     return e;
 }
 
 static aclError load(const char *data, size_t size, uint32_t *id, void *work, size_t work_size, void *weight,
-                     size_t weight_size, const char *call) {
+                     size_t weight_size, const char *call, const char *path) {
     if (!has_context(call)) return 107002;
-    Model *m = read_model(data, size, call);
+    Model *m = read_model(data, size, call, path);
     if (!m) return 100012;
     m->thing.alive = false;
     if (m->soc[0] && strcmp(m->soc, state.soc))
@@ -132,7 +152,7 @@ static aclError load(const char *data, size_t size, uint32_t *id, void *work, si
 aclError aclmdlLoadFromMemWithMem(const void *model, size_t size, uint32_t *id, void *work, size_t work_size, void *weight,
                                   size_t weight_size) {
     CALL(aclmdlLoadFromMemWithMem);
-    return load(model, size, id, work, work_size, weight, weight_size, "aclmdlLoadFromMemWithMem");
+    return load(model, size, id, work, work_size, weight, weight_size, "aclmdlLoadFromMemWithMem", NULL);
 }
 
 aclError aclmdlLoadFromFileWithMem(const char *path, uint32_t *id, void *work, size_t work_size, void *weight,
@@ -141,7 +161,7 @@ aclError aclmdlLoadFromFileWithMem(const char *path, uint32_t *id, void *work, s
     size_t size = 0;
     char *data = read_file(path, &size);
     if (!data) return fail(100003, "E10000: no file %s", path);
-    const aclError e = load(data, size, id, work, work_size, weight, weight_size, "aclmdlLoadFromFileWithMem");
+    const aclError e = load(data, size, id, work, work_size, weight, weight_size, "aclmdlLoadFromFileWithMem", path);
     free(data);
     return e;
 }
