@@ -59,36 +59,48 @@ def check_constraints(
             continue
         left, right = evaluate(c.lhs, env), evaluate(c.rhs, env)
         if left != right:
-            if right < 0:  # the left side is the least that it may be
-                raise RunError(
-                    "OCC0503",
-                    f"a result of node `{c.node}` would have {text(c.rhs, labels)} = {right} elements along an axis",
-                    "the inputs are too small for this model; some are not for a build of their size: --dim or --shape",
-                )
-            if (ordered := in_order(c.lhs, c.rhs)) is not None:
-                least, size = ordered
-                if size == MOST_COUNTED:
-                    raise RunError(
-                        "OCC0503",
-                        f"node `{c.node}` would work on {text(least, labels)} = {evaluate(least, env)} elements, and its kernel "
-                        f"counts to {MOST_COUNTED}",
-                        "choose smaller extents, or build for `cpu-jit`, whose kernels count elements with 64 bits",
-                    )
-                n, found = evaluate(least, env), evaluate(size, env)
-                reshape = "; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1"
-                raise RunError(
-                    "OCC0503",
-                    f"node `{c.node}` needs {text(size, labels)} to be at least {n}, and for these inputs it is {found}",
-                    "choose other extents, or build for this size with --dim or --shape"
-                    + (reshape if found == 0 else ""),
-                )
-            sides = f"{text(c.lhs, labels)} = {left} and {text(c.rhs, labels)} = {right}"
-            raise RunError(
-                "OCC0503",
-                f"node `{c.node}` needs two sizes to be equal, and for these inputs they are not: {sides}",
-                "choose other extents, or build for this size with --dim or --shape",
-            )
+            raise constraint_error(c, left, right, labels)
     return open_
+
+
+def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, str] | None = None) -> RunError:
+    """OCC0503: an assumption does not hold.
+
+    Args:
+        c: what the build assumed.
+        left, right: what its sides are.
+        labels: names that the model gave its dims.
+    """
+    if right < 0:  # the left side is the least that it may be
+        return RunError(
+            "OCC0503",
+            f"a result of node `{c.node}` would have {text(c.rhs, labels)} = {right} elements along an axis",
+            "the inputs are too small for this model; some are not for a build of their size: --dim or --shape",
+        )
+    if (ordered := in_order(c.lhs, c.rhs)) is not None:
+        least, size = ordered
+        n, found = (
+            max(left, right),
+            min(left, right),
+        )  # a minimum or maximum that is not the other side is what it has besides
+        if size == MOST_COUNTED:
+            return RunError(
+                "OCC0503",
+                f"node `{c.node}` would work on {text(least, labels)} = {n} elements, and its kernel counts to {MOST_COUNTED}",
+                "choose smaller extents, or build for `cpu-jit`, whose kernels count elements with 64 bits",
+            )
+        reshape = "; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1"
+        return RunError(
+            "OCC0503",
+            f"node `{c.node}` needs {text(size, labels)} to be at least {n}, and for these inputs it is {found}",
+            "choose other extents, or build for this size with --dim or --shape" + (reshape if found == 0 else ""),
+        )
+    sides = f"{text(c.lhs, labels)} = {left} and {text(c.rhs, labels)} = {right}"
+    return RunError(
+        "OCC0503",
+        f"node `{c.node}` needs two sizes to be equal, and for these inputs they are not: {sides}",
+        "choose other extents, or build for this size with --dim or --shape",
+    )
 
 
 class Signature:

@@ -42,6 +42,15 @@ def order(slots: Sequence[Slot], env: Mapping[str, int]) -> list[tuple[int, list
     return [(k, tops.add(k, slots[k])) for k in rising]
 
 
+def orders(slots: Sequence[Slot], env: Mapping[str, int]) -> dict[int, list[tuple[int, list[int]]]]:
+    """The slots of each phase, as `order` has them; the first phase is there in any case."""
+    found: dict[int, list[tuple[int, list[int]]]] = {0: []}
+    for phase in sorted({s.phase for s in slots}):
+        own = [k for k, s in enumerate(slots) if s.phase == phase]
+        found[phase] = [(own[k], [own[p] for p in below]) for k, below in order([slots[k] for k in own], env)]
+    return found
+
+
 class _Tops:
     """The topmost slot at each step, as runs of steps that share one."""
 

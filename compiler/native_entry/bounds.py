@@ -14,7 +14,10 @@ Bounds = Mapping[str, DimExpr]
 
 
 def upper(e: DimExpr, bounds: Bounds) -> DimExpr:
-    """An expression that is never less than another one, whose symbols in `bounds` are from 0 to what that says."""
+    """An upper bound of an expression.
+
+    Its symbols in `bounds` are from 0 to what that says; those that are their own bound stay.
+    """
     return _ends(e, bounds)[1]
 
 
@@ -23,7 +26,7 @@ def _ends(e: DimExpr, bounds: Bounds) -> tuple[DimExpr, DimExpr]:
     if not symbols(e) & bounds.keys():
         return e, e
     if isinstance(e, str):
-        return 0, bounds[e]
+        return (e, e) if bounds[e] == e else (0, bounds[e])
     assert not isinstance(e, int)
     op, first, *rest = e
     ends = _ends(first, bounds)

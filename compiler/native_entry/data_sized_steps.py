@@ -15,6 +15,7 @@ from occ.compiler.native_entry.sizes import i64
 from occ.compiler.native_entry.types import DOUBLE, FLOAT, I1, I8, I16, I32, I64
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.manifest import Step
+from occ.runtime.native.call import MISFIT
 from occ.runtime.signature import numpy_dtype
 
 _INTEGERS = {1: I8, 2: I16, 4: I32, 8: I64}
@@ -70,7 +71,7 @@ def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
         outer, extent = e.sizes.of(["*", *info.shape[:axis], 1]), shape[axis]
         inner = e.sizes.of(["*", *info.shape[axis + 1 :], size])
     length = i64(e.sizes.of(flags.shape[0]))
-    e.require_that(e.b.icmp_signed("<=", length, i64(extent)), k)
+    e.fail_if(e.b.icmp_signed(">", length, i64(extent)), MISFIT, k, I32(0), length, i64(extent))
 
     def holds(j: Any) -> Any:
         return e.b.icmp_signed("!=", e.b.load(e.b.gep(condition, [j])), I8(0))
@@ -104,6 +105,7 @@ def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     x, out, a = e.buffer(step.reads[0]), e.buffer(step.writes[0]), step.attrs
     elements = [e.support.load(e.b, x, 8 * at, I64) for at in range(len(a["finds"]))]
     found = {name: elements[at] for _, at, name in step.binds}
+    sizes = e.sizes.apart(e.b, found)  # the most of one may be told by another
     none: Any = I1(0)
     for n in found.values() if vanish_together(e.r.plan, step) else ():
         none = e.b.or_(none, e.b.icmp_signed("==", n, I64(0)))
@@ -111,7 +113,7 @@ def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
         e.support.store(e.b, n, out, 8 * at)
         if isinstance(known, str) and known in found:
             e.require_that(e.b.icmp_signed(">=", n, I64(0)), k)
-            limit = e.b.select(none, I64(LARGEST), i64(e.sizes.of(most)))
+            limit = e.b.select(none, I64(LARGEST), i64(sizes.of(most)))
             e.require_that(e.b.icmp_signed("<=", n, limit), k)
             e.require(n, found[known], k)
         else:

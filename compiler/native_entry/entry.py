@@ -1,7 +1,7 @@
 """The native entry of a model: its plan as one function, `int32_t occ_model_run(struct occ_call *)` (docs/native.md).
 
-What a run does in Python step by step (runtime/native/program.py), this does in compiled code: sizes, checks, memory, argument
-blocks, kernels, If, Scan and Loop. The Python runner stays for what the entry does not take.
+Sizes, checks, memory, argument blocks, kernels, If, Scan and Loop are compiled code. What is none, such as operators on sequences, the host
+runs on a callback.
 """
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
@@ -19,27 +19,27 @@ from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.conditions import bound_symbols, conditions
 from occ.compiler.native_entry.control import CONTROL_STEPS
 from occ.compiler.native_entry.data_sized_steps import HOST_STEPS
+from occ.compiler.native_entry.function_entries import emit_functions, run_routine
+from occ.compiler.native_entry.host_calls import HOST_CALLS
 from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.model_metadata import model_facts
 from occ.compiler.native_entry.output_shapes import Cases
 from occ.compiler.native_entry.plan import Routine, special_name
-from occ.compiler.native_entry.read_routines import Unsuitable, routines
+from occ.compiler.native_entry.read_routines import Unsuitable, routines, without_host
 from occ.compiler.native_entry.routine import RoutineEmitter
 from occ.compiler.native_entry.sizes import Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I32, I64, PTR
+from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Manifest
-from occ.runtime.native.entry import ABI, BEGIN, INPUTS, MEMORY, MOST_AXES, RUN, VERSION
-from occ.runtime.native.last_steps import without_last_steps
+from occ.runtime.native.call import ABI, INPUTS, MOST_AXES, RANK_OF_VALUE, UNKNOWN, VERSION, symbol_names
 
+RUN = "occ_model_run"
 _COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # what a condition is, and when it does not hold
 
 
 def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) -> None:
-    """Emit the facts of a model, and its entry if it can have one.
-
-    Else that of the model without its last steps, as `occ_model_begin`, which is for those alone who run the steps
-    after it.
+    """Emit the facts of a model and its entry, if it can have one.
 
     Args:
         module: where to; kernels that it does not have are declared.
@@ -48,30 +48,30 @@ def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) 
         bits: of an address.
     """
     support = Support(module, Layout.of(bits), ranged=ranged)
-    refusal = ""
-    try:
-        _emit(support, m, routines(m), RUN)
-    except Unsuitable as why:
-        refusal = str(why)
-        if (parts := without_last_steps(m)) is not None:
-            with suppress(Unsuitable):
-                _emit(support, parts[0], routines(parts[0]), BEGIN)
+    refusal = without_host(m)
+    with suppress(Unsuitable):
+        _emit(support, m, routines(m))
     support.exported("occ_model_facts", model_facts(m, refusal=refusal, ranged=ranged))
 
 
-def _emit(support: Support, m: Manifest, found: Sequence[Routine], exported: str) -> None:
+def _emit(support: Support, m: Manifest, found: Sequence[Routine]) -> None:
     special = [special_name(k) for k in range(len(m.special))]
     numbers = {name: k for k, name in enumerate(["", *sorted(m.functions), *special])}
     made: dict[str, RoutineEmitter] = {}
+    names = symbol_names(m)
     for r in found:
         dims = m.at(special.index(r.name)).dims if r.name in special else m.dims
-        made[r.name] = RoutineEmitter(support, r, numbers[r.name], dims, made, {**CONTROL_STEPS, **HOST_STEPS})
+        made[r.name] = RoutineEmitter(
+            support, r, numbers[r.name], dims, made, {**CONTROL_STEPS, **HOST_STEPS}, HOST_CALLS, names
+        )  # fmt: skip
     functions = [
         _Entry(support, m.at(k), made[name], support.internal(f"occ_special_{k}", ir.FunctionType(I32, [PTR]))).emit([])
         for k, name in enumerate(special)
     ]
-    function = ir.Function(support.module, ir.FunctionType(I32, [PTR]), exported)
+    function = ir.Function(support.module, ir.FunctionType(I32, [PTR]), RUN)
     _Entry(support, m, made[""], function).emit(functions)
+    if by_host := [made[r.name] for r in found if r.by_host]:
+        emit_functions(support, by_host)
 
 
 class _Entry:
@@ -98,22 +98,7 @@ class _Entry:
         self._bind()
         self._check()
         self._tell_results()
-        given = [i64(self.sizes.of(s)) for s in self.main.symbols]
-        needed = b.call(self.emitted.size_fn, given)
-        self.support.store(b, needed, self.call, self.support.layout.call["needed"])
-        room = load(b, self.call, self.support.layout.call["capacity"], I64)
-        self._return_if(b.icmp_signed("<", room, needed), MEMORY)
-        pointers = [load(b, self.call, self.support.layout.call[f]) for f in ("inputs", "outputs", "memory")]
-        before = None
-        if self.support.ranged:  # loops are counted in it, and a plan for other extents may have refused these
-            self.support.store(b, I32(0), self.call, self.support.layout.call["detail"])
-        else:
-            enter = self.support.external("occ_enter", ir.FunctionType(I32, [I32]))
-            before = b.call(enter, [load(b, self.call, self.support.layout.call["threads"], I32)])
-        code = b.call(self.emitted.fn, [self.call, *pointers, *given])
-        if before is not None:
-            b.call(self.support.external("occ_leave", ir.FunctionType(ir.VoidType(), [I32])), [before])
-        b.ret(code)
+        b.ret(run_routine(b, self.support, self.call, self.emitted, [i64(self.sizes.of(s)) for s in self.main.symbols]))
         return self.fn
 
     def _bind(self) -> None:
@@ -140,11 +125,15 @@ class _Entry:
         for k, b in enumerate(self.main.plan.outputs):
             cases, row = self.main.cases.get(k), self.main.rows[k]
             shape = [upper(e, self.main.bounds) for e in self.main.plan.buffers[b].shape]
-            told = self._of_cases(cases) if cases else list(map(self.sizes.of, shape))
+            told = self._of_cases(cases) if cases else [self._most(e) for e in shape]
             if row.ranked and (cases is None or cases.ranked):
-                told = [len(shape), *told]
+                told = [RANK_OF_VALUE if self.main.plan.buffers[b].opaque and cases is None else len(shape), *told]
             for at, n in enumerate(told, row.at):
                 self.support.store(self.b, i64(n), results, 8 * at)
+
+    def _most(self, e: DimExpr) -> Any:
+        """The most that an extent can be; `UNKNOWN` if nothing bounds it."""
+        return UNKNOWN if symbols(e) & self.main.open else self.sizes.of(e)
 
     def _of_cases(self, c: Cases) -> list[Any]:
         """The extents of one of two shapes.

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from occ.runtime.native.entry import EntryCall
+from occ.runtime.native.call import EntryCall
 from occ.runtime.native.library import HalideBuffer
 
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Manifest
-from occ.runtime.native.entry import MOST_AXES
+from occ.runtime.native.call import MOST_AXES
 
 
 @dataclass(frozen=True)

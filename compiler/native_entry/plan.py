@@ -8,21 +8,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.output_shapes import Cases, Row
 from occ.runtime.dims import DimExpr, symbols
-from occ.runtime.manifest import Function, Plan
+from occ.runtime.manifest import Buffer, Function, Plan
 from occ.runtime.signature import numpy_dtype
 
 _SPECIAL = "@"  # what names of routines begin with that are no functions
 
 
+HANDLE_BYTES = 8  # of a value that the host keeps
+
+
 @dataclass(frozen=True)
 class Slot:
-    """Bytes that a routine needs during some of its steps, `first` to `last`."""
+    """Bytes that a routine needs during some of its steps, `first` to `last`.
+
+    Attributes:
+        phase: from which on the size is known: how many steps have found sizes that nothing bounds.
+    """
 
     size: DimExpr
     first: int
     last: int
+    phase: int = 0
 
 
 @dataclass(frozen=True)
@@ -56,7 +65,11 @@ class Routine:
         scratch: of some host steps, a slot.
         inner: of each step, the functions that it runs.
         cases: outputs whose shape is one of two; an If gives them.
-        bounds: sizes that the data decide, each with the upper bound of it; a step of the routine finds it.
+        bounds: sizes that the data decide, each with the most that it can be; a step of the routine finds it. A size that nothing
+            bounds is its own bound.
+        phases: how many steps have found sizes when each of `bounds` is known, itself included.
+        host: the steps that the host runs, each with the reason.
+        by_host: the host runs it, for a step of control flow that is its own.
         rows: of each output of the model, where its extents are among the results of a call.
     """
 
@@ -72,6 +85,9 @@ class Routine:
     inner: dict[int, list[Inner]] = field(default_factory=dict)
     cases: dict[int, Cases] = field(default_factory=dict)
     bounds: dict[str, DimExpr] = field(default_factory=dict)
+    phases: dict[str, int] = field(default_factory=dict)
+    host: dict[int, str] = field(default_factory=dict)
+    by_host: bool = False
     rows: list[Row] = field(default_factory=list)
 
     @property
@@ -84,6 +100,24 @@ class Routine:
         return self.function.plan
 
     @property
+    def open(self) -> set[str]:
+        """Sizes that the data decide and that nothing bounds."""
+        return {name for name, most in self.bounds.items() if most == name}
+
+    def phase_of(self, e: DimExpr) -> int:
+        """The phase from which on an expression without bounded sizes is known."""
+        return max((self.phases[s] for s in symbols(e) if s in self.phases), default=0)
+
+    def outputs_of_phase(self, phase: int) -> list[int]:
+        """Outputs that nothing bounds before a run, whose extents are known or bounded from a phase on."""
+        found: list[int] = []
+        for k, b in enumerate(map(self.plan.buffers.__getitem__, self.plan.outputs)):
+            e = ["+", *(upper(n, self.bounds) for n in b.shape), 0]
+            if k not in self.cases and not is_handle(b) and symbols(e) & self.open and self.phase_of(e) == phase:
+                found.append(k)
+        return found
+
+    @property
     def told(self) -> list[str]:
         """Sizes that the data decide which callers need: they get them, besides the results that have them."""
         shapes = [] if self.is_main else [self.plan.buffers[b].shape for b in self.plan.outputs]
@@ -93,6 +127,19 @@ class Routine:
 def special_name(k: int) -> str:
     """The name of the routine for the extents of a plan besides the main one."""
     return f"{_SPECIAL}{k}"
+
+
+def is_handle(b: Buffer) -> bool:
+    """Whether a buffer is the number of a value that the host keeps.
+
+    Such are sequences, optionals, maps, texts, and tensors of unknown rank.
+    """
+    return b.opaque or b.dtype == "str"
+
+
+def bytes_of(b: Buffer) -> DimExpr:
+    """Bytes of a dense buffer."""
+    return HANDLE_BYTES if is_handle(b) else nbytes(b.shape, b.dtype)
 
 
 def nbytes(shape: Sequence[DimExpr], dtype: str) -> DimExpr:

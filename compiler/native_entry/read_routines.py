@@ -1,23 +1,22 @@
-"""Reads the routines of a native entry off a manifest, or says why there can be none.
+"""The routines of a model: how its plan, and the functions that control flow runs, become the native entry.
 
-All steps have to be kernels, copies, If, Scan or Loop, over tensors whose extents follow from those of the inputs, or a few
-others that find sizes which something bounds.
+Kernels, copies, If, Scan and Loop over tensors, and a few operators that find sizes, are compiled. Other steps are run by the host, which
+the entry calls back.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 from occ.compiler.native_entry.bounds import HOST, LARGEST, SCRATCH, upper
 from occ.compiler.native_entry.output_shapes import Cases, result_rows
-from occ.compiler.native_entry.plan import Inner, Routine, Slot, nbytes, put, special_name
+from occ.compiler.native_entry.plan import Inner, Routine, Slot, bytes_of, is_handle, nbytes, put, special_name
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Function, Manifest, Step, TensorInfo
-from occ.runtime.native.entry import MOST_AXES
-from occ.runtime.native.last_steps import without_last_steps
+from occ.runtime.native.call import MOST_AXES
 from occ.runtime.signature import numpy_dtype
 
 _NAMED = 5  # problems that an error lists
@@ -26,8 +25,11 @@ _KINDS = ("kernel", "copy", "if", "scan", "loop")
 _OPTIONAL = {"loop": range(2), "NonMaxSuppression": range(2, 5)}
 
 
+_BODIES = {"if": ("then_branch", "else_branch"), **dict.fromkeys(("loop", "scan", "map"), ("body",))}
+
+
 class Unsuitable(Exception):
-    """A plan has something that only the Python runner does; the text says what, with the nodes."""
+    """A plan has something that compiled code does not do; the text says what, with the nodes."""
 
 
 def routines(m: Manifest) -> list[Routine]:
@@ -38,27 +40,40 @@ def routines(m: Manifest) -> list[Routine]:
     """
     made, problems = _read(m)
     if problems:
-        more = len(problems) - _NAMED
-        listed = f"{'; '.join(problems[:_NAMED])}{f'; and {more} more' if more > 0 else ''}"
-        raise Unsuitable(f"only Python can run this model: {listed}")
+        raise Unsuitable(_listed("this model has no native entry", problems))
     return made
 
 
-def obstacles(m: Manifest) -> list[str]:
-    """What keeps a model from having a native entry, node by node; nothing if it can have one."""
-    return _read(m)[1]
+def without_host(m: Manifest) -> str:
+    """Why programs without Python cannot run a model; empty if they can."""
+    found = host_steps(m)
+    return _listed("only Python can run this model", found) if found else ""
 
 
-def nodes_after(m: Manifest) -> list[str]:
-    """The nodes of the last steps that Python runs after a native entry that has the rest.
+def host_steps(m: Manifest) -> list[str]:
+    """What of a model needs Python, node by node; nothing if compiled code does all of it."""
+    made, problems = _read(m)
+    found = [f"node `{_nodes(r.plan.steps[k])}` {why}" for r in made for k, why in r.host.items()]
+    found += [f"node `{_nodes(s)}` finds a size that nothing bounds" for r in made for s in _open_steps(r)]
+    shown = dict.fromkeys(i.name for i in (*m.outputs, *m.inputs) if i.dtype == "str")
+    found += [f"`{name}` is of texts" for name in shown]
+    cased = {k for r in made if r.is_main for k in r.cases}
+    kinds = [(i, k in cased) for k, i in enumerate((*m.outputs, *m.inputs))]
+    found += [f"`{i.name}` is of kind {i.kind}" for i, known in kinds if i.kind != "tensor" and not known]
+    return [*problems, *dict.fromkeys(found)]
 
-    None if no entry has that.
-    """
-    parts = without_last_steps(m)
-    if parts is None or obstacles(parts[0]):
-        return []
-    rest = {id(s) for s in parts[0].plan.steps}
-    return [", ".join(s.nodes[:3]) or s.name for s in m.plan.steps if id(s) not in rest]
+
+def _open_steps(r: Routine) -> list[Step]:
+    return [s for k, s in enumerate(r.plan.steps) if k not in r.host and {row[2] for row in s.binds} & r.open]
+
+
+def _listed(what: str, problems: Sequence[str]) -> str:
+    more = len(problems) - _NAMED
+    return f"{what}: {'; '.join(problems[:_NAMED])}{f'; and {more} more' if more > 0 else ''}"
+
+
+def _nodes(step: Step) -> str:
+    return ", ".join(step.nodes[:3]) or step.name
 
 
 def _read(m: Manifest) -> tuple[list[Routine], list[str]]:
@@ -90,21 +105,16 @@ class _Reader:
             return self.done[name]
         r = Routine(name, f)
         self._outputs(r)
+        phase = 0
         for k, step in enumerate(f.plan.steps):
-            try:
-                self._step(r, k, step)
-            except Unsuitable as why:
-                nodes = ", ".join(step.nodes[:3]) or step.name
-                self.problems.append(f"node `{nodes}` {why}")
-        for k, i in enumerate((*f.outputs, *f.inputs)):
-            if i.dtype == "str" or (i.kind != "tensor" and k not in r.cases):
-                what = "of texts" if i.dtype == "str" else f"of kind {i.kind}"
-                self.problems.append(f"`{i.name}` is {what}")
+            phase += bool(step.binds)
+            r.phases.update((found, phase) for _, _, found in step.binds)
+            self._step(r, k, step)
         self.done[name] = r
         if self.problems:
             return r
         self._place(r)
-        r.symbols = tuple(sorted(_needed(r) - set(r.bounds)))
+        r.symbols = tuple(sorted(_needed(r, self.m) - set(r.bounds)))
         return r
 
     def _outputs(self, r: Routine) -> None:
@@ -118,6 +128,32 @@ class _Reader:
                 r.output_of.setdefault(storage, k)
 
     def _step(self, r: Routine, k: int, step: Step) -> None:
+        before = {f.name: getattr(r, f.name) for f in fields(r)}
+        kept = {name: value.copy() for name, value in before.items() if isinstance(value, (dict, list))}
+        try:
+            self._compiled(r, k, step)
+        except Unsuitable as why:
+            for name, value in kept.items():
+                setattr(r, name, value)
+            self._by_host(r, k, step, str(why))
+
+    def _by_host(self, r: Routine, k: int, step: Step, why: str) -> None:
+        """Have the host run a step, and functions through their own entries."""
+        if step.kind == "kernel":
+            self.problems.append(f"node `{_nodes(step)}` {why}")
+            return
+        r.host[k] = why
+        r.bounds.update((name, name) for _, _, name in step.binds)
+        for body in _BODIES.get(step.kind, ()):
+            name = step.attrs[body]
+            self.routine(name, self.m.functions[name]).by_host = True
+
+    def _compiled(self, r: Routine, k: int, step: Step) -> None:
+        """Read a step that is compiled.
+
+        Raises:
+            Unsuitable: it is none.
+        """
         used = [*step.reads, *step.writes]
         buffers = r.plan.buffers
         if step.kind not in _KINDS and step.name not in HOST:
@@ -125,15 +161,15 @@ class _Reader:
         optional = _OPTIONAL.get(step.name if step.kind == "host" else step.kind, ())
         absent = -1 in step.writes or any(b < 0 and k not in optional for k, b in enumerate(step.reads))
         used = [b for b in used if b >= 0]
-        cased = self._cased(r, step)
-        if absent or any((buffers[b].opaque and b not in cased) or buffers[b].dtype == "str" for b in used):
+        handles = any(is_handle(buffers[b]) for b in used)
+        if absent or (handles and step.kind in ("kernel", "host")):
             raise Unsuitable("has operands or results that are not plain tensors")
         match step.kind:
             case "kernel":
                 pass
             case "copy":
                 source, target = buffers[step.reads[0]], buffers[step.writes[0]]
-                if (source.shape, source.dtype) != (target.shape, target.dtype):
+                if (source.shape, source.dtype, source.opaque) != (target.shape, target.dtype, target.opaque):
                     raise Unsuitable("copies to another shape or element type")
             case "if":
                 self._if(r, k, step)
@@ -144,9 +180,7 @@ class _Reader:
                     raise Unsuitable("has operands or results that do not lie dense")
                 # a size that was known before is not bound: the step checks it
                 for (_, _, name), most in zip(step.binds, HOST[step.name](step, buffers), strict=False):
-                    if most == LARGEST:
-                        raise Unsuitable("finds a size that nothing bounds")
-                    r.bounds[name] = upper(most, r.bounds)
+                    r.bounds[name] = name if most == LARGEST else upper(most, r.bounds)
                 if step.name in SCRATCH:
                     r.scratch[k] = self._slot(r, SCRATCH[step.name](step, buffers), k)
             case _:
@@ -156,13 +190,15 @@ class _Reader:
         cond, *captures = (r.plan.buffers[b] for b in step.reads)
         if cond.dtype != "bool":
             raise Unsuitable("has a condition that is not bool")
-        writes = [r.plan.buffers[b] for b in step.writes]
-        shapes = [b.shape for b in captures]
+        cased = self._cased(r, step)
+        writes = [None if b in cased else r.plan.buffers[b] for b in step.writes]
         found = {(place, axis) for place, axis, _ in step.binds}
         branches = (step.attrs["then_branch"], step.attrs["else_branch"])
-        r.inner[k] = [self._inner(r, name, shapes, writes, found) for name in branches]
-        for b, output in self._cased(r, step).items():
+        r.inner[k] = [self._inner(r, name, captures, writes, found) for name in branches]
+        for b, output in cased.items():
             place = step.writes.index(b)
+            if any(is_handle(self._result(i, place)) for i in r.inner[k]):
+                raise Unsuitable("gives results of unknown rank")
             then, other = ([put(d, i.env) for d in self._result(i, place).shape] for i in r.inner[k])
             if max(len(then), len(other)) > MOST_AXES:
                 raise Unsuitable(f"gives more than {MOST_AXES} axes")
@@ -187,7 +223,8 @@ class _Reader:
         outputs = {b: k for k, b in enumerate(r.plan.outputs) if b in bound or r.plan.buffers[b].opaque}
         alone = {b for b in outputs if r.plan.outputs.count(b) == 1 and step.writes.count(b) == 1}
         kinds = {b: r.function.outputs[k].kind for b, k in outputs.items()}
-        return {b: outputs[b] for b in step.writes if b in alone and kinds[b] in ("tensor", "unranked")}
+        texts = {b for b in alone if r.plan.buffers[b].dtype == "str"}
+        return {b: outputs[b] for b in step.writes if b in alone - texts and kinds[b] in ("tensor", "unranked")}
 
     def _result(self, inner: Inner, place: int) -> Buffer:
         plan = self.m.functions[inner.name].plan
@@ -204,10 +241,11 @@ class _Reader:
         a, reads = decode_attrs(step.attrs), [r.plan.buffers[b] for b in step.reads]
         states, rest = reads[: a.n_states], reads[a.n_states :]
         sequences, captures = rest[: a.num_scan_inputs], rest[a.num_scan_inputs :]
+        if any(map(is_handle, sequences)):
+            raise Unsuitable("scans what is no plain tensor")
         if any((*(a.scan_input_axes or ()), *(a.scan_output_axes or ()))) or not sequences:
             raise Unsuitable("scans along other axes than the first")  # whose slices are no contiguous bytes
-        shapes = [*(b.shape for b in states), *(b.shape[1:] for b in sequences), *(b.shape for b in captures)]
-        self._iterations(r, k, step, states, shapes, [])
+        self._iterations(r, k, step, states, [*states, *map(_slice, sequences), *captures], [])
 
     def _loop(self, r: Routine, k: int, step: Step) -> None:
         a = decode_attrs(step.attrs)
@@ -220,55 +258,60 @@ class _Reader:
                 raise Unsuitable("gives results of extents that the data decide")
             r.bounds[name] = upper(step.attrs["most"][0], r.bounds)
         given = [b for b in reads[2:] if b is not None]
-        shapes: list[Sequence[DimExpr]] = [[], [], *(b.shape for b in given)]
-        self._iterations(r, k, step, given[: a.n_carried], shapes, [Buffer("bool", [], -1)])
+        going = Buffer("bool", [], -1)
+        self._iterations(r, k, step, given[: a.n_carried], [Buffer("i64", [], -1), going, *given], [going])
         r.turns[k] += [self._slot(r, size, k) for size in (8, 1, 1)]
 
     def _iterations(
-        self, r: Routine, k: int, step: Step, states: Sequence[Buffer], shapes: Sequence[Sequence[DimExpr]],
-        first: Sequence[Buffer],
+        self, r: Routine, k: int, step: Step, states: Sequence[Buffer], given: Sequence[Buffer], first: Sequence[Buffer],
     ) -> None:  # fmt: skip
         """What Scan and Loop have in common: a body over states, which adds a slice to each scanned result.
 
         Args:
             r, k, step: the step of a routine.
             states: before the first iteration.
-            shapes: of what the body is given.
+            given: what the body is given.
             first: what it returns before the states.
         """
         writes = [r.plan.buffers[b] for b in step.writes]
-        if any(s.shape != w.shape or s.dtype != w.dtype for s, w in zip(states, writes, strict=False)):
+        if any(_kind(s) != _kind(w) for s, w in zip(states, writes, strict=False)):
             raise Unsuitable("has states that change their shape")
-        slices = [Buffer(b.dtype, b.shape[1:], b.storage) for b in writes[len(states) :]]
-        r.inner[k] = [self._inner(r, decode_attrs(step.attrs).body, shapes, [*first, *writes[: len(states)], *slices])]
-        sizes = [nbytes(s.shape, s.dtype) for s in states for _ in range(2)]
+        if any(map(is_handle, writes[len(states) :])):
+            raise Unsuitable("gathers what are no plain tensors")
+        slices = [_slice(b) for b in writes[len(states) :]]
+        r.inner[k] = [self._inner(r, decode_attrs(step.attrs).body, given, [*first, *writes[: len(states)], *slices])]
+        sizes = [bytes_of(s) for s in states for _ in range(2)]
         r.turns[k] = [self._slot(r, size, k) for size in sizes]
         r.apart[k] = [None if _is_aligned(b) else self._slot(r, nbytes(b.shape, b.dtype), k) for b in slices]
 
     def _slot(self, r: Routine, size: DimExpr, step: int) -> int:
-        r.slots.append(Slot(upper(size, r.bounds), step, step))
+        size = upper(size, r.bounds)
+        r.slots.append(Slot(size, step, step, r.phase_of(size)))
         return len(r.slots) - 1
 
     def _inner(
-        self, r: Routine, name: str, shapes: Sequence[Sequence[DimExpr]], writes: Sequence[Buffer],
+        self, r: Routine, name: str, given: Sequence[Buffer], writes: Sequence[Buffer | None],
         found: Collection[tuple[int, int]] = (),
     ) -> Inner:  # fmt: skip
-        """A function on operands of some shapes; `found` are axes of results whose extents the caller has it find."""
+        """A function on operands.
+
+        `writes` are None where any shape fits, and `found` axes of results whose extents the caller has it find.
+        """
         f = self.m.functions[name]
         self.routine(name, f)
-        fits = len(f.inputs) == len(shapes) and all(
-            len(i.shape) == len(shape) for i, shape in zip(f.inputs, shapes, strict=True)
-        )
-        made = [f.plan.buffers[b] for b in f.plan.outputs]
-        fits = fits and len(made) == len(writes) and all(
-            a.dtype == b.dtype and not a.opaque and (b.opaque or len(a.shape) == len(b.shape)) for a, b in zip(made, writes, strict=True)
-        )  # fmt: skip
+        takes, made = ([f.plan.buffers[b] for b in row] for row in (f.plan.inputs, f.plan.outputs))
+        fits = len(takes) == len(given) and len(made) == len(writes)
+        fits = fits and all(_rank(a) == _rank(b) for a, b in zip(takes, given, strict=True))
+        fits = fits and all(b.opaque or len(i.shape) == len(b.shape) for i, b in zip(f.inputs, given, strict=True))
+        fits = fits and all(b is None or _rank(a) == _rank(b) for a, b in zip(made, writes, strict=True))
         if not fits:
             raise Unsuitable(f"runs the function `{name}` on other shapes than it takes")
+        shapes = [b.shape for b in given]
         inner = Inner(name, {s: s for s in self.done[name].symbols} | _bound(f.inputs, shapes))
         decided = {(place, axis) for place in range(len(made)) for axis in self._decided(inner, place)}
         known = set(r.bounds) | {s for shape in shapes for e in shape for s in symbols(e)}
-        if not decided <= set(found) or known & set(self.done[name].told):
+        open_ = {s for b in made for e in b.shape for s in symbols(e)} & self.done[name].open
+        if open_ or not decided <= set(found) or known & set(self.done[name].told):
             raise Unsuitable("gives results of sizes that the data decide")
         return inner
 
@@ -287,10 +330,27 @@ class _Reader:
                 continue
             size = s.size
             if s.kind == "host":
-                b = next(b for b in r.plan.buffers if b.storage == k)
-                size = nbytes(b.shape, b.dtype)
+                size = bytes_of(next(b for b in r.plan.buffers if b.storage == k))
+            size = upper(size, r.bounds)
             r.slot_of[k] = len(r.slots)
-            r.slots.append(Slot(upper(size, r.bounds), min(at), max(at)))
+            r.slots.append(Slot(size, min(at), max(at), r.phase_of(size)))
+        for k in touched:
+            seen = {is_handle(b) for b in r.plan.buffers if b.storage == k}
+            if len(seen) > 1 or (True in seen and r.plan.storages[k].kind not in ("host", "input")):
+                self.problems.append(f"storage {k} of `{r.name}` is a tensor and a value of the host")
+
+
+def _slice(b: Buffer) -> Buffer:
+    """A tensor along whose first axis another one goes."""
+    return Buffer(b.dtype, b.shape[1:], b.storage)
+
+
+def _kind(b: Buffer) -> tuple[object, ...]:
+    return b.dtype, b.opaque, b.shape
+
+
+def _rank(b: Buffer) -> tuple[object, ...]:
+    return b.dtype, b.opaque, len(b.shape)
 
 
 def _is_aligned(b: Buffer) -> bool:
@@ -311,7 +371,7 @@ def _bound(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[DimExpr]]) -> 
     }  # fmt: skip
 
 
-def _needed(r: Routine) -> set[str]:
+def _needed(r: Routine, m: Manifest) -> set[str]:
     """The symbols of all that a routine computes."""
     used = {b for s in r.plan.steps for b in (*s.reads, *s.writes) if b >= 0} | set(r.plan.outputs)
     used -= {r.plan.outputs[k] for k in r.cases}
@@ -322,4 +382,17 @@ def _needed(r: Routine) -> set[str]:
     exprs += [e for c in r.function.constraints for e in (c.lhs, c.rhs)]
     exprs += [e for inner in r.inner.values() for i in inner for e in i.env.values()]
     exprs += [e for c in r.cases.values() for e in (*c.when, *c.then, *c.otherwise)]
-    return {name for e in exprs for name in symbols(e)}
+    return {name for e in exprs for name in symbols(e)} | {name for k in r.host for name in _given(r.plan.steps[k], m)}
+
+
+def _given(step: Step, m: Manifest) -> set[str]:
+    """Sizes that functions which the host runs take from their caller: no argument shows them."""
+    found: set[str] = set()
+    for f in (m.functions[step.attrs[body]] for body in _BODIES.get(step.kind, ())):
+        shown = {e for i in f.inputs if i.kind == "tensor" for e in i.shape if isinstance(e, str)}
+        own = {row[2] for s in f.plan.steps for row in s.binds}
+        exprs = [e for b in f.plan.buffers for e in b.shape]
+        exprs += [e for s in f.plan.steps for e in s.dims]
+        found |= {s for e in exprs for s in symbols(e)} - shown - own
+        found |= {s for inner in f.plan.steps for s in _given(inner, m)} - shown - own
+    return found

@@ -9,23 +9,25 @@ call, and its kind of failure returned.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.native_entry.arena import order, typical
+from occ.compiler.native_entry.arena import orders, typical
 from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.frame import Frame
+from occ.compiler.native_entry.late_memory import LateMemory
 from occ.compiler.native_entry.loops import unless_empty
-from occ.compiler.native_entry.plan import Routine, nbytes, put
+from occ.compiler.native_entry.plan import Inner, Routine, bytes_of, nbytes, put
 from occ.compiler.native_entry.sizes import Size, Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import DimInfo, Step
-from occ.runtime.native.entry import CHECK, DONE, KERNEL, MISFIT
+from occ.runtime.native.call import CHECK, DONE, KERNEL, MISFIT, NO_MEMORY, RANK_OF_VALUE
 from occ.runtime.signature import numpy_dtype
 
 Lift = Callable[[DimExpr], DimExpr]
@@ -45,15 +47,18 @@ class RoutineEmitter:
         dims: the symbols of the model.
         others: routines that are emitted, by name.
         emitters: of steps that are no kernels and copies, by kind, or by name where that is `host`.
+        host: of requests to the host.
+        names: all symbols, in the order in which the host is told their values.
     """
 
     def __init__(
         self, support: Support, r: Routine, index: int, dims: Sequence[DimInfo], others: Mapping[str, RoutineEmitter],
-        emitters: Mapping[str, StepEmitter],
+        emitters: Mapping[str, StepEmitter], host: HostCalls, names: Sequence[str],
     ) -> None:  # fmt: skip
         self.support, self.r, self.index, self.others, self.emitters = support, r, index, others, emitters
+        self.host, self.names = host, names
         self.frame = Frame.of(r, support.layout)
-        self._order = order(r.slots, typical(dims, r.symbols))
+        self._orders = orders(r.slots, typical(dims, [*r.symbols, *r.open]))
         kinds = [PTR] * 4 + [I64] * len(r.symbols)
         self.fn = support.internal(f"occ_plan_{index}", ir.FunctionType(I32, kinds), straight=True)
         self.size_fn = support.internal(f"occ_size_{index}", ir.FunctionType(I64, kinds[4:]), straight=True)
@@ -64,29 +69,39 @@ class RoutineEmitter:
         self.failed, self.gone = (self.fn.append_basic_block(n) for n in ("failed", "gone"))
         fail = Builder(self.failed)
         self._reason = [fail.phi(I32, n) for n in ("code", "step", "detail")]
+        self._reason += [fail.phi(I64, n) for n in ("got", "wanted")]
         self._code = Builder(self.gone).phi(I32, "code")
         self.sizes = Sizes(self.head, dict(zip(r.symbols, self.fn.args[4:], strict=True)))
         self._offsets, arena = self._arena(self.sizes)
+        self._bases: dict[int, Any] = {}
+        late = [inner for row in r.inner.values() for inner in row if self._is_late(inner)]
+        self.late = LateMemory(support, self.head, len(self._orders) - 1 + len(late))
+        self._room_inside = self._inner_room(self.sizes, _as_it_is) if self.r.open else 0
         self._pointers: dict[int, Any] = {}
         self._starts: dict[tuple[int, str, str], Any] = {}
         self._steps, self._phase, self._known = blocks[1], 0, set[str]()
         self._unchecked = list(r.function.constraints)
-        self.arena = support.at(self.head, self.memory, len(self.frame.template))
-        self.beyond = support.at(self.head, self.arena, arena)
+        self._bases[0] = support.at(self.head, self.memory, len(self.frame.template))
+        self.beyond = support.at(self.head, self._bases[0], arena)
         self._emit()
 
     # memory
 
-    def _arena(self, sizes: Sizes, most: Lift = _as_it_is) -> tuple[dict[int, Size], Size]:
-        """Offset of each slot in the arena, and the size of the arena."""
+    def _is_late(self, inner: Inner) -> bool:
+        """Whether a function needs memory of a size that nothing bounds before a run."""
+        return any(symbols(upper(e, self.r.bounds)) & self.r.open for e in inner.env.values())
+
+    def _arena(self, sizes: Sizes, most: Lift = _as_it_is, phase: int = 0) -> tuple[dict[int, Size], Size]:
+        """Offset of each slot of a phase in its arena, and the size of that."""
         offsets: dict[int, Size] = {}
         ends: dict[int, Size] = {}
-        for k, below in self._order:
+        rows = self._orders.get(phase, [])
+        for k, below in rows:
             offsets[k] = 0
             for p in below:
                 offsets[k] = sizes.max(offsets[k], ends[p])
             ends[k] = sizes.plus(offsets[k], sizes.aligned(sizes.of(most(self.r.slots[k].size))))
-        inner = {p for _, below in self._order for p in below}
+        inner = {p for _, below in rows for p in below}
         total: Size = 0
         for k, end in ends.items():
             if k not in inner:
@@ -100,15 +115,19 @@ class RoutineEmitter:
         b.ret(i64(self._room(sizes, _as_it_is)))
 
     def _room(self, sizes: Sizes, most: Lift) -> Size:
-        """Bytes of memory that a run needs.
+        """Bytes of memory that a run needs; without what it takes when a size is found that nothing bounds.
 
         Args:
             sizes: where expressions are emitted.
             most: turns an expression over the symbols of this routine into one that `sizes` knows, and that is never less.
         """
         _, arena = self._arena(sizes, most)
+        return sizes.plus(sizes.plus(arena, self._inner_room(sizes, most)), len(self.frame.template))
+
+    def _inner_room(self, sizes: Sizes, most: Lift) -> Size:
+        """Bytes that the functions need, of which one runs at a time."""
         room: Size = ALIGNMENT  # vectors may be read from past the last tensor
-        for inner in (i for row in self.r.inner.values() for i in row):
+        for inner in (i for row in self.r.inner.values() for i in row if not self._is_late(i)):
             callee = self.others[inner.name]
             given = [inner.env[s] for s in callee.r.symbols]
             if most is _as_it_is and not any(symbols(e) & self.r.bounds.keys() for e in given):
@@ -116,11 +135,19 @@ class RoutineEmitter:
             else:  # the data decide sizes, of which the most is known
                 need = callee._room(sizes, lambda e, env=inner.env: most(upper(put(e, env), self.r.bounds)))
             room = sizes.max(room, need)
-        return sizes.plus(sizes.plus(arena, room), len(self.frame.template))
+        return room
 
     def slot(self, index: int) -> Any:
         """Address of a slot."""
-        return self.support.at(self.head, self.arena, self._offsets[index])
+        return self.support.at(self.head, self._bases[self.r.slots[index].phase], self._offsets[index])
+
+    def _take_arena(self, phase: int) -> None:
+        """Memory for the slots whose sizes are known from a phase on."""
+        offsets, size = self._arena(self.sizes, phase=phase)
+        self._offsets |= offsets
+        base, self.beyond, _ = self.late.take(self.head, self.call, self.beyond, size, self._room_inside)
+        self._bases[phase] = base
+        self.fail_if(self.b.icmp_unsigned("==", base, ir.Constant(PTR, None)), NO_MEMORY, -1, I32(0))
 
     def pointer(self, storage: int) -> Any:
         """Address of a storage."""
@@ -154,7 +181,7 @@ class RoutineEmitter:
 
     def bytes_of(self, index: int) -> Size:
         b = self.r.plan.buffers[index]
-        return self.sizes.of(nbytes(b.shape, b.dtype))
+        return self.sizes.of(bytes_of(b))
 
     # the body
 
@@ -176,13 +203,16 @@ class RoutineEmitter:
                 self.b, self.outputs, self.support.layout.pointer * (len(self.r.plan.outputs) + k)
             )
             self.support.store(self.b, self.sizes.of(name), place, 0)
-        self.b.ret(I32(DONE))
+        self._code.add_incoming(I32(DONE), self.b.block)
+        self.b.branch(self.gone)
         self.head.branch(self._steps)
         self._finish()
 
     def _step(self, k: int, step: Step) -> None:
-        found = None
-        if step.kind == "kernel":
+        found, by_host = None, k in self.r.host
+        if by_host:
+            found = self.host.run(self, k, step)
+        elif step.kind == "kernel":
             self._kernel(k, step)
         elif step.kind == "copy":
             self.copy(self.buffer(step.writes[0]), self.buffer(step.reads[0]), self.bytes_of(step.reads[0]))
@@ -190,20 +220,32 @@ class RoutineEmitter:
             found = self.emitters[step.name if step.kind == "host" else step.kind](self, k, step)
         if step.binds:
             self._go_on(found or {})
+            if by_host:
+                self.host.store(self, k, step)
 
     def _go_on(self, found: Mapping[str, Any]) -> None:
         """Begin the next phase: a step has found sizes, of which those of the steps after it are made."""
+        self._split(found)
+        self._phase += 1
+        self._known |= found.keys()
+        self._begin(self._phase)
+
+    def _split(self, found: Mapping[str, Any]) -> None:
+        """Emit what comes in a head of its own, after all steps so far."""
         head, steps = (self.fn.append_basic_block(n) for n in ("head", "steps"))
         self.b.branch(head)
         self.head.branch(self._steps)
         self.head, self.b, self._steps = Builder(head), Builder(steps), steps
         self.sizes.go_on(self.head, found)
-        self._phase += 1
-        self._known |= found.keys()
-        self._begin(self._phase)
 
     def _begin(self, phase: int) -> None:
         """Complete the frame, and check what the plan assumes, as far as sizes are known and were not before."""
+        if phase in self._orders and phase:
+            self._take_arena(phase)
+        if late := self.r.outputs_of_phase(phase):
+            for k in late:
+                self.host.output(self, k)
+            self._split({})
         f, cuts = self.frame, [(0, 0), *self.frame.cuts]
         (from_size, from_host), (to_size, to_host) = cuts[phase : phase + 2]
         sizes = [(at, i64(self.sizes.of(e))) for at, e in f.sizes[from_size:to_size]]
@@ -214,7 +256,7 @@ class RoutineEmitter:
         for c in self._unchecked[:]:
             if not (symbols(c.lhs) | symbols(c.rhs)) & (self.r.bounds.keys() - self._known):
                 self._unchecked.remove(c)
-                self.require(self.sizes.of(c.lhs), self.sizes.of(c.rhs), -1)
+                self.require(self.sizes.of(c.lhs), self.sizes.of(c.rhs), -1, self.r.function.constraints.index(c))
 
     def _tell_results(self) -> None:
         """The extents of outputs, now that they are known; before the run the caller was given their upper bounds."""
@@ -223,7 +265,9 @@ class RoutineEmitter:
             if k in self.r.cases:
                 continue
             row, shape = self.r.rows[k], self.r.plan.buffers[index].shape
-            for at, e in enumerate([len(shape), *shape] if row.ranked else shape, row.at):
+            if row.ranked:
+                shape = [RANK_OF_VALUE if self.r.plan.buffers[index].opaque else len(shape), *shape]
+            for at, e in enumerate(shape, row.at):
                 self.support.store(self.b, i64(self.sizes.of(e)), results, 8 * at)
 
     def _kernel(self, k: int, step: Step) -> None:
@@ -239,10 +283,10 @@ class RoutineEmitter:
     def _call_kernel(self, k: int, step: Step, args: Any) -> None:
         tasks = None if step.tasks is None else self.sizes.of(step.tasks)
         code = self.support.run_kernel(self.b, self.call, step.name, args, tasks, self._operations(step))
-        self._unless(self.b.icmp_signed("!=", code, I32(0)), KERNEL, k, code)
+        self.fail_if(self.b.icmp_signed("!=", code, I32(0)), KERNEL, k, code)
         if step.flag >= 0:
             flag = self.b.load(self.b.bitcast(self.buffer(step.flag), I32.as_pointer()))
-            self._unless(self.b.icmp_signed(">", flag, I32(0)), CHECK, k, flag)
+            self.fail_if(self.b.icmp_signed(">", flag, I32(0)), CHECK, k, flag)
 
     def _operations(self, step: Step) -> Size:
         """What tells whether a kernel is done before another thread would have begun: its arithmetic operations, and elements that it
@@ -275,54 +319,79 @@ class RoutineEmitter:
         size = self.b.select(there, I64(0), i64(size))
         self.support.memcpy(self.b, target, source, size)
 
-    def require(self, a: Size, b: Size, step: int) -> None:
-        """Fail where two sizes are not equal."""
+    def require(self, a: Size, b: Size, step: int, constraint: int = 0) -> None:
+        """Fail where two sizes are not equal; of step -1, one that the routine assumes."""
         if isinstance(a, int) and isinstance(b, int):
             if a != b:
-                self._unless(I1(1), MISFIT, step, I32(0))
+                self.fail_if(I1(1), MISFIT, step, I32(constraint), i64(a), i64(b))
         elif a is not b:
-            self._unless(self.b.icmp_signed("!=", i64(a), i64(b)), MISFIT, step, I32(0))
+            differ = self.b.icmp_signed("!=", i64(a), i64(b))
+            self.fail_if(differ, MISFIT, step, I32(constraint), i64(a), i64(b))
 
     def require_that(self, cond: Any, step: int) -> None:
         """Fail where sizes are not as the plan expects them."""
-        self._unless(self.b.not_(cond), MISFIT, step, I32(0))
+        self.fail_if(self.b.not_(cond), MISFIT, step, I32(0))
 
     def run(self, name: str, env: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
         """Call another routine; `env` are its symbols in terms of those here. Returns the sizes that it tells."""
         callee = self.others[name]
         given = [i64(self.sizes.of(env[s])) for s in callee.r.symbols]
         told = {s: self.head.bitcast(self.head.alloca(I64), PTR) for s in callee.r.told}
-        lists = [self._listed(inputs), self._listed([*outputs, *told.values()])]
-        code = self.b.call(callee.fn, [self.call, *lists, self.beyond, *given])
+        lists = [self.listed(inputs), self.listed([*outputs, *told.values()])]
+        beyond, piece = self.beyond, -1
+        if any(symbols(upper(e, self.r.bounds)) & self.r.open for e in env.values()):
+            need = self.b.call(callee.size_fn, given)
+            beyond, _, piece = self.late.take(self.b, self.call, beyond, need, 0)
+            self.fail_if(self.b.icmp_unsigned("==", beyond, ir.Constant(PTR, None)), NO_MEMORY, -1, I32(0))
+        code = self.b.call(callee.fn, [self.call, *lists, beyond, *given])
         after = self.fn.append_basic_block("went")
         self._code.add_incoming(code, self.b.block)
         self.b.cbranch(self.b.icmp_signed("!=", code, I32(0)), self.gone, after)
         self.b.position_at_end(after)
+        if piece >= 0:
+            self.late.give_back(self.b, piece)
         return {s: self.support.load(self.b, p, 0, I64) for s, p in told.items()}
 
-    def _listed(self, pointers: Sequence[Any]) -> Any:
+    def listed(self, pointers: Sequence[Any]) -> Any:
         made = self.head.bitcast(self.head.alloca(PTR, I32(max(len(pointers), 1))), PTR)
         for k, p in enumerate(pointers):
             self.support.store(self.b, p, made, self.support.layout.pointer * k)
         return made
 
-    def _unless(self, cond: Any, code: int, step: int, detail: Any) -> None:
+    def fail_if(self, cond: Any, code: int, step: int, detail: Any, got: Any = None, wanted: Any = None) -> None:
         """Fail if a condition holds."""
         after = self.fn.append_basic_block("fits")
-        for phi, value in zip(self._reason, (I32(code), I32(step), detail), strict=True):
+        values = (I32(code), I32(step), detail, got or I64(0), wanted or I64(0))
+        for phi, value in zip(self._reason, values, strict=True):
             phi.add_incoming(value, self.b.block)
         self.b.cbranch(cond, self.failed, after)
         self.b.position_at_end(after)
 
     def _finish(self) -> None:
-        b, (code, step, detail) = Builder(self.failed), self._reason
-        for value, field in ((I32(self.index), "plan"), (step, "step"), (detail, "detail")):
+        b, (code, *reason) = Builder(self.failed), self._reason
+        for value, field in zip([I32(self.index), *reason], ("plan", "step", "detail", "got", "wanted"), strict=True):
             self.support.store(b, value, self.call, self.support.layout.call[field])
         self._code.add_incoming(code, b.block)
         b.branch(self.gone)
         b.position_at_end(self.gone)
+        self.late.give_all_back(b)
         b.ret(self._code)
 
 
 StepEmitter = Callable[[RoutineEmitter, int, Step], Mapping[str, Any] | None]
 """Emits a step of a routine, with its number; returns the sizes that it finds, by symbol, i64."""
+
+
+@dataclass(frozen=True)
+class HostCalls:
+    """Emits requests to the host.
+
+    Attributes:
+        run: of a step; returns the sizes that it finds, by symbol, i64.
+        store: of results that the host has kept until there is memory for them.
+        output: of memory for an output, by its number.
+    """
+
+    run: Callable[[RoutineEmitter, int, Step], Mapping[str, Any]]
+    store: Callable[[RoutineEmitter, int, Step], None]
+    output: Callable[[RoutineEmitter, int], None]

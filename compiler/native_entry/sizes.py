@@ -37,6 +37,10 @@ class Sizes:
         """For expressions at another place, where further symbols are known."""
         return Sizes(b, {**self._symbols, **found})
 
+    def known(self, name: str, otherwise: int) -> Size:
+        """The value of a symbol, if it is known here."""
+        return self._symbols.get(name, otherwise)
+
     def of(self, e: DimExpr) -> Size:
         """The value of an expression."""
         if isinstance(e, int):

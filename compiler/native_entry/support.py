@@ -20,6 +20,7 @@ from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.loops import for_loop
 from occ.compiler.native_entry.sizes import Size, i64
 from occ.compiler.native_entry.types import I1, I8, I32, I64, PTR
+from occ.runtime.buffers import ALIGNMENT
 
 _WHOLE = ir.FunctionType(I32, [PTR.as_pointer()])
 _RANGED = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
@@ -89,6 +90,20 @@ class Support:
         count = i64(size) if self.layout.pointer == 8 else b.trunc(i64(size), self._word)
         b.call(self.external("memcpy", ir.FunctionType(PTR, [PTR, PTR, self._word])), [target, source, count])
 
+    def allocate(self, b: ir.IRBuilder, size: Any) -> Any:
+        """Bytes from the heap, a multiple of the alignment; null if there are none. C's `free` takes them back."""
+        words = [self._word(ALIGNMENT), size if self.layout.pointer == 8 else b.trunc(size, self._word)]
+        return b.call(self.external("aligned_alloc", ir.FunctionType(PTR, [self._word] * 2)), words)
+
+    def builder(self, fn: ir.Function) -> Builder:
+        """Where a function begins."""
+        return Builder(fn.append_basic_block("entry"))
+
+    def count_callback(self, b: ir.IRBuilder, call: Any) -> None:
+        """Note that a callback is about to be asked, which takes the note off: see `Callback`."""
+        asked = self.load(b, call, self.layout.call["detail"], I32)
+        self.store(b, b.add(asked, I32(1)), call, self.layout.call["detail"])
+
     # kernels
 
     def run_kernel(self, b: ir.IRBuilder, call: Any, name: str, args: Any, tasks: Size | None, operations: Size) -> Any:
@@ -124,8 +139,7 @@ class Support:
         with b.if_then(b.and_(b.and_(several, lent), b.not_(few))):
             for field, value in (("kernel", kernel), ("arguments", args), ("tasks", tasks)):
                 self.store(b, value, call, self.layout.call[field])
-            asked = self.load(b, call, self.layout.call["detail"], I32)  # see `LoopCallbacks`
-            self.store(b, b.add(asked, I32(1)), call, self.layout.call["detail"])
+            self.count_callback(b, call)
             said = b.call(b.bitcast(parallel, _PARALLEL.as_pointer()), [call])
             b.ret(b.sub(said, I32(1)))
         whole = b.bitcast(kernel, _RANGED.as_pointer())

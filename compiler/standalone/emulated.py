@@ -18,7 +18,7 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.toolchain import cross_compiler, run_all
 from occ.compiler.diagnostics import error
 from occ.compiler.native_entry.model_metadata import DTYPES
-from occ.compiler.native_entry.read_routines import obstacles
+from occ.compiler.native_entry.read_routines import host_steps
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.compiler.standalone.libocc import SYSTEM, libocc
 from occ.runtime.artifact import Artifact
@@ -51,7 +51,7 @@ class Emulated:
         assert arch is not None, "a whole artifact has a kind of machine"
         if lacks := missing(arch):
             raise error("OCC0401", f"programs for {arch.name} cannot be run here", help=f"`apt install {lacks}`")
-        if lacks := obstacles(artifact.manifest):
+        if lacks := host_steps(artifact.manifest):
             raise error("OCC0306", f"programs without Python cannot run this model: {lacks[0]}", notes=lacks[1:8])
         self._artifact, self._signature = artifact, Signature.of(artifact.manifest)
         self.inputs = artifact.manifest.inputs

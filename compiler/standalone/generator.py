@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from occ.compiler.native_entry.read_routines import Unsuitable, routines
+from occ.compiler.native_entry.read_routines import without_host
 from occ.compiler.standalone.libocc import PUBLIC, sources
 from occ.compiler.standalone.ports import Ports, glue, header, identifier
 from occ.compiler.standalone.program import HEADERS, check_one_machine, write_weights
@@ -43,21 +43,13 @@ def write_generator(artifact: Artifact, folder: Path, stem: str) -> bool:
     if not files:
         return False
     folder.mkdir(parents=True, exist_ok=True)
-    if "entry.ll" in files and _has_entry(artifact):
+    if "entry.ll" in files and not without_host(artifact.manifest):
         del files[_RUNTIME]
         files |= _program(artifact, folder, identifier(stem, _RESERVED))
     for name, data in files.items():
         path = folder / name
         path.parent.mkdir(exist_ok=True)
         path.write_bytes(data)
-    return True
-
-
-def _has_entry(artifact: Artifact) -> bool:
-    try:
-        routines(artifact.manifest)
-    except Unsuitable:
-        return False
     return True
 
 

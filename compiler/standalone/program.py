@@ -15,7 +15,7 @@ from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.toolchain import Compiler, run_all
 from occ.compiler.diagnostics import error
 from occ.compiler.native_entry.output_shapes import open_outputs
-from occ.compiler.native_entry.read_routines import Unsuitable, routines
+from occ.compiler.native_entry.read_routines import without_host
 from occ.compiler.objects.archive import archive
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.compiler.objects.wasm import with_symbols
@@ -112,11 +112,9 @@ def check_one_machine(artifact: Artifact) -> None:
 
 def _check(artifact: Artifact, embed: bool) -> None:
     check_one_machine(artifact)
-    try:
-        routines(artifact.manifest)
-    except Unsuitable as why:
+    if why := without_host(artifact.manifest):
         help_ = "build an artifact and run it with `occ run` or `occ.load`"
-        raise error("OCC0306", f"this model cannot be linked into a program: {why}", help=help_) from None
+        raise error("OCC0306", f"this model cannot be linked into a program: {why}", help=help_)
     if loose := open_outputs(artifact.manifest):
         help_ = "fix sizes that decide it with --dim or --shape, or run the artifact with libocc (docs/c.md)"
         raise error("OCC0306", f"this model cannot be linked into a program: {loose[0]}", help=help_)

@@ -47,7 +47,7 @@ def is_artifact(name: str | os.PathLike[str]) -> bool:
 
 def _artifact(path: str) -> dict[str, Any]:
     from occ.analysis.device_facts import device_facts
-    from occ.compiler.native_entry.read_routines import nodes_after, obstacles
+    from occ.compiler.native_entry.read_routines import host_steps
     from occ.runtime.artifact import Artifact
     from occ.runtime.elf import needed_versions
     from occ.runtime.manifest import TensorInfo
@@ -70,8 +70,7 @@ def _artifact(path: str) -> dict[str, Any]:
         "steps": dict(Counter(s.kind for s in m.plan.steps)),
         **({"special": special_facts(m)} if m.special else {}),
         "kernels": len({s.name for p in m.plans for s in p.steps if s.kind == "kernel"}),
-        **({"entry": obstacles(m) or "native"} if m.engine == "native" else {}),
-        **({"after_entry": after} if m.engine == "native" and (after := nodes_after(m)) else {}),
+        **({"entry": host_steps(m) or "native"} if m.engine == "native" else {}),
         "weights": f"{len(m.weights)}, {sum(w.nbytes for w in m.weights)} bytes",
         "arena": "sized per run" if m.plan.arena < 0 else f"{m.plan.arena} bytes",
         "needs": _libraries(needed_versions(a.code)),

@@ -312,7 +312,7 @@ def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
 
 def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[str, Any]:
     from occ.analysis.inspect import special_facts
-    from occ.compiler.native_entry.read_routines import nodes_after, obstacles
+    from occ.compiler.native_entry.read_routines import host_steps
 
     m = artifact.manifest
     kernels = {s.name for p in m.plans for s in p.steps if s.kind == "kernel"}
@@ -327,8 +327,7 @@ def _facts(compilation: Compilation, artifact: Artifact, written: Path) -> dict[
         "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
         "compiled": compiled, "reused": max(len(kernels) - compiled, 0), "weights": sum(w.nbytes for w in m.weights),
         "arena": m.plan.arena, "bytes": size, "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
-        "unchanged": False, **({"entry_lacks": obstacles(m)} if m.engine == "native" else {}), **special, **m.summary,
-        **({"after_entry": after} if m.engine == "native" and (after := nodes_after(m)) else {}),
+        "unchanged": False, **({"entry_lacks": host_steps(m)} if m.engine == "native" else {}), **special, **m.summary,
         **({"compiled_parts": sum(bool(p.om) for p in m.parts)} if m.engine == "ascend" else {}),
     }  # fmt: skip
 
@@ -345,9 +344,7 @@ def _summary(f: dict[str, Any]) -> None:
         say(f"plan     {count(f['steps'], 'step')}, {kernels}")
     if lacks := f.get("entry_lacks"):
         more = f", and {len(lacks) - 1} more, which `occ inspect` lists" if len(lacks) > 1 else ""
-        after = ", ".join(f"`{n}`" for n in f.get("after_entry", ()))
-        has = f"native, after which Python runs {after}" if after else f"none, Python runs the plan: {lacks[0]}{more}"
-        say(fitted("entry    ", has))
+        say(fitted("entry    ", f"native, but not without Python: {lacks[0]}{more}"))
     for line in f.get("special", ()):
         say(fitted("special  ", line))
     say(f"weights  {_bytes(f['weights'])}")

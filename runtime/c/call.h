@@ -1,6 +1,6 @@
 #include <stdint.h>
 
-#define OCC_ABI 2
+#define OCC_ABI 3
 
 enum {
     OCC_DONE = 0,
@@ -9,7 +9,9 @@ enum {
     OCC_KERNEL = 3,   // the kernel of `step` failed with the code `detail`
     OCC_CHECK = 4,    // `step` met data that it cannot work on, such as an index out of range; `detail` counts from 1
     OCC_MISFIT = 5,   // a function of control flow gave other sizes than the plan has room for
-    OCC_VERSION = 6   // `abi` is not the one that the library was built for
+    OCC_VERSION = 6,  // `abi` is not the one that the library was built for
+    OCC_HOST = 7,     // the host did not run `step`, or there is none; `detail` is what it was asked
+    OCC_NO_MEMORY = 8 // the heap has not the memory for a size that the run has found
 };
 
 struct occ_call {
@@ -28,6 +30,13 @@ struct occ_call {
     void *kernel, *arguments;
     int32_t (*parallel)(struct occ_call *call);  // 1 + the first error code that is not 0; 0 says that the loop did not run
     void *context;                // yours
+    int32_t (*host)(struct occ_call *call);  // does what `request` asks for; returns 1. Models that need it say so, see below
+    void *const *values;          // of a request: the operands, or the results, or both
+    const int64_t *sizes;         // their extents, and strides in elements where they do not lie dense
+    int64_t *found;               // is given the sizes that a step finds
+    const int64_t *symbols;       // the values of all symbols, for a step that runs functions
+    int32_t request, reserved;
+    int64_t got, wanted;          // of OCC_MISFIT: two sizes that are not equal
 };
 
 #ifdef __cplusplus

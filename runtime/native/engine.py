@@ -18,13 +18,15 @@ from occ.runtime.hostops import run_host
 from occ.runtime.machine import flags
 from occ.runtime.manifest import Constraint, Manifest, Plan, Step
 from occ.runtime.native.control import CONTROL
-from occ.runtime.native.entry import BEGIN, RUN, BoundCall, Entry, kernel_error
+from occ.runtime.native.entry import RUN, BoundCall, Entry, FunctionEntry
+from occ.runtime.native.entry_block import Native
 from occ.runtime.native.foreign import ForeignLibrary, run_foreign
 from occ.runtime.native.frame import KernelCall, Segment, segment_of
-from occ.runtime.native.last_steps import LastSteps, without_last_steps
+from occ.runtime.native.host_steps import HostSteps
 from occ.runtime.native.library import Library
 from occ.runtime.native.loop_callbacks import run_tasks
 from occ.runtime.native.program import Program
+from occ.runtime.native.run_errors import kernel_error
 from occ.runtime.native.workers import Workers
 from occ.runtime.signature import Signature, bind_shapes
 
@@ -63,21 +65,34 @@ class NativeEngine:
         self._special = [(Signature.of(m), self._program_of(m)) for m in special]
         self._functions = {name: self._program(f.plan, f.constraints) for name, f in manifest.functions.items()}
         self.observer: Observer | None = None
-        self._last: LastSteps | None = None
-        self._entry = self._native_entry()
+        self._function_entries: dict[str, FunctionEntry] = {}
+        self._native = self._shared()
+        self._entry = None if self._native is None else Entry(self._native)
 
-    def _native_entry(self) -> Entry | None:
-        """The compiled plan, if the library has it and OCC_ENTRY does not ask for the Python runner."""
-        if self._library is None or entry_choice() == "python":
+    def _shared(self) -> Native | None:
+        """What the entries share, if the library has them and OCC_ENTRY does not ask for the Python runner."""
+        if self._library is None or entry_choice() == "python" or not hasattr(self._library.dll, RUN):
             return None
-        m, name = self.manifest, RUN
-        if not hasattr(self._library.dll, RUN):
-            parts = without_last_steps(m) if hasattr(self._library.dll, BEGIN) else None
-            if parts is None:
-                return None
-            (m, self._last), name = parts, BEGIN
         workers = self._workers if self._library.run is None and self.threads > 1 else None
-        return Entry(m, self._library, self._weights, self.threads, workers, name)
+        host = HostSteps(self.manifest, self._run_host_step)
+        return Native(self.manifest, self._library, self._weights, self.threads, workers, host)
+
+    def _run_host_step(self, step: Step, reads: list[Any], env: Mapping[str, int]) -> list[Any]:
+        """A step that a native entry asks for."""
+        if step.kind in CONTROL:
+            attrs = decode_attrs(step.attrs)
+            return CONTROL[step.kind](reads, attrs, lambda name, given: self._call_function(name, given, env))
+        if step.kind == "copy":
+            return reads
+        return self._run_step(step, reads, env)
+
+    def _call_function(self, name: str, inputs: Sequence[Any], env: Mapping[str, int]) -> list[Any]:
+        arrays = [np.require(x, requirements="C") if isinstance(x, (np.ndarray, np.generic)) else x for x in inputs]
+        entry = self._function_entries.get(name)
+        if entry is None:
+            assert self._native is not None
+            entry = self._function_entries.setdefault(name, FunctionEntry(self._native, name))
+        return entry(arrays, env)
 
     def quick(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """A run in native code, if the arrays are such as it takes as they are.
@@ -89,17 +104,11 @@ class NativeEngine:
         """
         if self._entry is None or self.observer is not None:
             return None
-        if self._last is None:
-            return self._entry.quick(inputs, outputs)
-        found = None if outputs else self._entry.quick(inputs)
-        return None if found is None else self._last.run(found.values())
+        return self._entry.quick(inputs, outputs)
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
-        """A call of native code for many runs on the same arrays, which are checked.
-
-        None where `run` has to do it.
-        """
-        if self._entry is None or self._last is not None or self.observer is not None:
+        """A call of native code for many runs on the same, checked arrays; None where `run` has to do it."""
+        if self._entry is None or self.observer is not None:
             return None
         return self._entry.bind(inputs, outputs)
 
@@ -130,20 +139,9 @@ class NativeEngine:
             RunError: a kernel fails, or a node meets data that it cannot work on.
         """
         if self._entry is not None and self.observer is None:
-            found = self._begun(self._entry, inputs, outputs)
-            if found is not None:
-                return found
+            return self._entry.run(inputs, outputs)
         program, known = self._chosen(inputs, env)
         return program.run(inputs, known, outputs)
-
-    def _begun(self, entry: Entry, inputs: Sequence[Any], outputs: Sequence[np.ndarray | None]) -> list[Any] | None:
-        """A run through the entry, and what comes after it; None if the Python runner has to do it."""
-        if self._last is None:
-            return entry.run(inputs, outputs)
-        if any(y is not None for y in outputs):
-            return None
-        made = entry.run(inputs, [None] * self._last.count)
-        return None if made is None else list(self._last.run(made).values())
 
     def call(self, name: str, inputs: Sequence[Any], env: Mapping[str, int]) -> list[Any]:
         """Run a function of the manifest.

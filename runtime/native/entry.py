@@ -1,4 +1,4 @@
-"""The native entry of a model: one call of compiled code that runs the plan.
+"""The native entry of a model: one call of compiled code, which asks Python for what is not compiled.
 
 `occ_model_run` takes an `occ_call`, which docs/native.md describes for C. It keeps nothing between calls: memory is what
 the caller gives it, so that calls may run side by side.
@@ -7,92 +7,37 @@ the caller gives it, so that calls may run side by side.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Mapping, Sequence
-from math import prod
+from collections.abc import Mapping, Sequence
 from operator import attrgetter
 from typing import Any
 
 import numpy as np
 
-from occ.runtime.buffers import ALIGNMENT, aligned_bytes, raw_bytes
+from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import Manifest, Step
-from occ.runtime.native.library import Library
-from occ.runtime.native.loop_callbacks import LoopCallbacks
-from occ.runtime.native.workers import Workers
-from occ.runtime.signature import numpy_dtype
+from occ.runtime.manifest import TensorInfo
+from occ.runtime.native.call import (
+    CALL,
+    MEMORY,
+    MOST_AXES,
+    RANK_OF_VALUE,
+    UNKNOWN,
+    VERSION,
+    symbol_names,
+)
+from occ.runtime.native.entry_block import HANDLE, OPEN, Block, Extents, Native, address, beginning, room_of, takes
+from occ.runtime.native.run_errors import LOST, failure
+from occ.runtime.signature import bind_shapes, numpy_dtype
 
-ABI = 2
-RUN, BEGIN = "occ_model_run", "occ_model_begin"  # a whole model; all but its last steps, which Python runs
-MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
+RUN = "occ_model_run"
 _KEPT_SHAPES = 64  # sets of extents that are remembered
 _KEPT_BLOCKS = 8  # idle calls with their memory
-_LOST = "did not run, for the reason that Python has printed"
+_MOST_GROWN = 1 << 30  # bytes of memory that a run took from the heap and that the next one gets at once
 _TOGETHER = 4096  # bytes of outputs that share memory, which lives as long as any of them does
 
-# What a call gives.
-DONE, MEMORY, INPUTS, KERNEL, CHECK, MISFIT, VERSION = range(7)
-
-
-class EntryCall(ctypes.Structure):
-    """struct occ_call, see docs/native.md."""
-
-    _fields_ = (
-        ("abi", ctypes.c_int32),
-        ("threads", ctypes.c_int32),
-        ("weights", ctypes.c_void_p),
-        ("extents", ctypes.c_void_p),
-        ("inputs", ctypes.c_void_p),
-        ("outputs", ctypes.c_void_p),
-        ("results", ctypes.c_void_p),
-        ("memory", ctypes.c_void_p),
-        ("capacity", ctypes.c_int64),
-        ("needed", ctypes.c_int64),
-        ("plan", ctypes.c_int32),
-        ("step", ctypes.c_int32),
-        ("detail", ctypes.c_int32),
-        ("tasks", ctypes.c_int32),
-        ("kernel", ctypes.c_void_p),
-        ("arguments", ctypes.c_void_p),
-        ("parallel", ctypes.c_void_p),
-        ("context", ctypes.c_void_p),
-    )
-
-
+_NOTHING = np.empty(0, np.uint8)
 _shape_of, _dtype_of = attrgetter("shape"), attrgetter("dtype")
-_addressof = ctypes.addressof
-_first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
-
-
-# In the place of empty tensors: a kernel that joins several reads a first vector of each, and chooses after that.
-_ROOM = aligned_bytes(2 * ALIGNMENT)
-
-
-def address(array: np.ndarray) -> int:
-    """Address of the first element of a contiguous array; 0 if it is not contiguous."""
-    try:
-        return _addressof(_first_byte(array))  # a quarter of the time that `array.ctypes.data` takes
-    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that buffers do not know
-        if not array.size:
-            return _ROOM.ctypes.data
-        return array.ctypes.data if array.flags.c_contiguous else 0
-
-
-def _takes(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether kernels can write an output of that shape to an array of the caller, which nobody has checked yet."""
-    return given.shape == shape and given.dtype == dtype and given.flags.c_contiguous and given.flags.writeable
-
-
-def _room(size: int) -> int:
-    """Bytes to allocate for an output: it begins aligned, and at least one vector follows it."""
-    return -(-size // ALIGNMENT) * ALIGNMENT + 2 * ALIGNMENT
-
-
-def _beginning(made: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The first elements of an array in another shape; in memory of its own if that is much less."""
-    found = made.reshape(-1)[: prod(shape)].reshape(shape)
-    return found.copy() if 2 * found.size < made.size else found
 
 
 def _into(made: np.ndarray, given: np.ndarray | None, k: int) -> np.ndarray:
@@ -109,136 +54,157 @@ def _into(made: np.ndarray, given: np.ndarray | None, k: int) -> np.ndarray:
     return given
 
 
-class _Extents:
-    """What is known of runs on inputs of certain extents.
-
-    Attributes:
-        outputs: of each output the extents, the element type, and the bytes to allocate for it.
-        needed: bytes of memory that a run needs.
-        together: bytes of all outputs, where they are few; 0 where each has memory of its own.
-    """
-
-    __slots__ = ("address", "extents", "needed", "outputs", "together")
-
-    def __init__(self, extents: ctypes.Array[ctypes.c_int64]) -> None:
-        self.extents, self.address = extents, ctypes.addressof(extents)
-        self.outputs: list[tuple[tuple[int, ...], np.dtype[Any], int]] = []
-        self.needed = self.together = 0
-
-
-class _Block:
-    """A call with the arrays that it points at. One run at a time uses it."""
-
-    __slots__ = ("address", "call", "capacity", "inputs", "lent", "memory", "outputs", "results")
-
-    def __init__(self, entry: Entry) -> None:
-        self.inputs = (ctypes.c_void_p * max(1, len(entry.ranks)))()
-        self.outputs = (ctypes.c_void_p * max(1, len(entry.dtypes)))()
-        self.results = (ctypes.c_int64 * max(1, entry.results))()
-        self.call = EntryCall(
-            abi=ABI, threads=entry.threads, weights=ctypes.addressof(entry.weights),
-            inputs=ctypes.addressof(self.inputs), outputs=ctypes.addressof(self.outputs),
-            results=ctypes.addressof(self.results),
-        )  # fmt: skip
-        self.lent = None
-        if entry.workers is not None:
-            self.lent = LoopCallbacks(self.call, entry.workers)
-            self.call.parallel = self.lent.address
-        self.address = ctypes.addressof(self.call)
-        self.capacity, self.memory = 0, None
-
-    def grow(self, size: int) -> None:
-        self.memory = None
-        self.memory = aligned_bytes(size)
-        self.call.memory, self.call.capacity = self.memory.ctypes.data, size
-        self.capacity = size
-
-    def make(self, known: _Extents, given: Sequence[np.ndarray | None] | None) -> list[np.ndarray]:
-        """Point at outputs, those of the caller where kernels can write there."""
-        made: list[np.ndarray] = []
-        for k, (shape, dtype, size) in enumerate(known.outputs):
-            y = None if given is None else given[k]
-            if y is None or not _takes(y, shape, dtype) or (at := address(y)) % ALIGNMENT:
-                raw = raw_bytes(size)  # kernels write at aligned addresses
-                at = address(raw)
-                start = -at % ALIGNMENT
-                at += start
-                y = np.ndarray(shape, dtype, raw, start)
-            self.outputs[k] = at
-            made.append(y)
-        return made
-
-    def make_together(self, known: _Extents) -> list[np.ndarray]:
-        """Point at small outputs, which share one piece of memory: to allocate it costs more than to fill it."""
-        raw = np.empty(known.together, np.uint8)
-        at = _addressof(_first_byte(raw))
-        start = -at % ALIGNMENT
-        made: list[np.ndarray] = []
-        for k, (shape, dtype, size) in enumerate(known.outputs):
-            self.outputs[k] = at + start
-            made.append(np.ndarray(shape, dtype, raw, start))
-            start += size
-        return made
-
-
-class Entry:
-    """Runs a model through its native entry. May be called from many threads.
+class _Runner:
+    """Runs compiled code on arrays and values. May be called from many threads.
 
     Args:
-        manifest: of the model.
-        library: with the entry.
-        weights: constants.
-        threads: of one run.
-        workers: run the parallel loops of kernels that leave those to their caller; None for the others.
-        name: of the entry, `RUN` or `BEGIN`.
+        native: what all entries share.
+        symbol: of the code.
+        inputs, outputs: element type, rank and whether Python keeps the value, of each.
     """
 
     def __init__(
-        self,
-        manifest: Manifest,
-        library: Library,
-        weights: Sequence[np.ndarray],
-        threads: int,
-        workers: Workers | None = None,
-        name: str = RUN,
-    ) -> None:
-        self.threads, self.workers, self._library = threads, workers, library
-        self._arrays = weights
-        self.weights = (ctypes.c_void_p * max(1, len(weights)))(*(w.ctypes.data for w in weights))
-        self.names = [i.name for i in manifest.inputs]
-        self.ranks = [len(i.shape) for i in manifest.inputs]
-        self._takes = [numpy_dtype(i.dtype) for i in manifest.inputs]
-        self._kinds = [np.ndarray] * len(self.names)
-        self._gives = [o.name for o in manifest.outputs]
-        self.dtypes = [numpy_dtype(o.dtype) for o in manifest.outputs]
-        self._out_ranks = [-1 if o.kind == "unranked" else len(o.shape) for o in manifest.outputs]
-        rows = [1 + MOST_AXES if rank < 0 else rank for rank in self._out_ranks]
-        self.results = sum(rows)
-        shown = {e for i in manifest.inputs for e in i.shape if isinstance(e, str)}
-        self._decided = [
-            (k, sum(rows[:k]), rows[k])
-            for k, o in enumerate(manifest.outputs)
-            if any(symbols(e) - shown for e in o.shape)
-        ]  # outputs of which a run reports the extents; before, the entry reports their upper bounds
-        self._plans = manifest.plans
-        self._known: dict[tuple[tuple[int, ...], ...], _Extents] = {}
-        self._idle: list[_Block] = []
-        self._run = getattr(library.dll, name)
+        self, native: Native, symbol: str, inputs: Sequence[tuple[str, int, bool]], outputs: Sequence[tuple[str, int, bool]]
+    ) -> None:  # fmt: skip
+        self._native, self._weights = native, native.addresses()
+        self._handles = [k for k, (_, _, handle) in enumerate(inputs) if handle]
+        self._ranks = [rank for _, rank, _ in inputs]
+        self._out_ranks, self._kept = [rank for _, rank, _ in outputs], [handle for _, _, handle in outputs]
+        self._dtypes = [numpy_dtype(dtype) for dtype, _, _ in outputs]
+        self._rows = [1 + MOST_AXES if rank < 0 else rank for rank in self._out_ranks]
+        self._decided: list[tuple[int, int, int]] = []
+        self._more = 0
+        self._known: dict[Any, Extents] = {}
+        self._idle: list[Block] = []
+        self._run = getattr(native.library.dll, symbol)
         self._run.argtypes = [ctypes.c_void_p]
+
+    def _block(self) -> Block:
+        block = Block(self._native, self._weights, len(self._ranks), len(self._rows), sum(self._rows), self._more)
+        self._prepare(block)
+        return block
+
+    def _prepare(self, block: Block) -> None:
+        """Note in a call what it is to run."""
+
+    def _call(
+        self, inputs: Sequence[Any], known: Extents, given: Sequence[np.ndarray | None] | None
+    ) -> list[Any] | None:
+        """A run; None if an array is not contiguous."""
+        try:
+            block = self._idle.pop()
+        except IndexError:
+            block = self._block()
+        if block.capacity < known.needed:
+            block.grow(known.needed)
+        for k, x in enumerate(self._tensors_of(inputs) if self._handles else inputs):
+            if not (at := address(x)):
+                return None
+            block.inputs[k] = at
+        for k in self._handles:
+            block.inputs[k] = at = block.cell(k)
+            block.values.put(inputs[k], at)
+        made = block.make_together(known) if given is None and known.together else block.make(known, given, len(inputs))
+        block.call.extents = known.address
+        self._prepare(block)
+        code = self._run(block.address)
+        if code:
+            raise self._failed(code, block)
+        if block.call.detail:
+            raise RunError("OCC0505", f"a callback of the model {LOST}")
+        for k in known.late:
+            made[k] = self._of_host(block, k, inputs) if known.outputs[k][0] is HANDLE else block.values.outputs[k]
+        for k, at, rank in self._decided:
+            if known.outputs[k][0] is not HANDLE:
+                made[k] = beginning(made[k], tuple(block.results[at : at + rank]))
+        block.values.clear()
+        if block.call.needed > block.capacity:
+            block.grow(min(block.call.needed, max(_MOST_GROWN, block.capacity)))
+        if len(self._idle) < _KEPT_BLOCKS:
+            self._idle.append(block)
+        return made if given is None else [_into(y, g, k) for k, (y, g) in enumerate(zip(made, given, strict=True))]
+
+    def _tensors_of(self, inputs: Sequence[Any]) -> list[np.ndarray]:
+        """The inputs with nothing in the place of values that Python keeps."""
+        return [_NOTHING if k in self._handles else x for k, x in enumerate(inputs)]
+
+    def _of_host(self, block: Block, k: int, inputs: Sequence[Any]) -> Any:
+        """An output that Python keeps."""
+        value = block.values.at(block.cell(len(inputs) + k))
+        rank = self._out_ranks[k]
+        if rank > 0:  # texts
+            at = sum(self._rows[:k])
+            value = value.reshape(block.results[at : at + rank])
+        taken = isinstance(value, np.ndarray) and any(value is x or value.base is x for x in inputs)
+        return value.copy() if taken else value
+
+    def _learn(self, key: Any, flat: Sequence[int]) -> Extents | None:
+        """Ask the entry about inputs of new extents; None if it does not take them."""
+        made = Extents((ctypes.c_int64 * max(1, len(flat)))(*flat))
+        block = self._block()
+        block.call.extents = made.address
+        code = self._run(block.address)
+        if code == VERSION:
+            raise RunError("OCC0502", "the code of the artifact is of another version of occ", "build it again")
+        if code != MEMORY:
+            return None
+        sizes, at = block.results[:], 0
+        for rank, row, dtype, handle in zip(self._out_ranks, self._rows, self._dtypes, self._kept, strict=True):
+            first, count = (at, rank) if rank >= 0 else (at + 1, sizes[at])
+            shape: Any = tuple(sizes[first : first + max(count, 0)])
+            at += row
+            if handle or (rank < 0 and count == RANK_OF_VALUE):
+                shape = HANDLE
+            elif UNKNOWN in shape:
+                shape = OPEN
+            elif min(shape, default=0) < 0:
+                return None
+            made.outputs.append((shape, dtype, 0 if isinstance(shape, str) else room_of(shape, dtype)))
+        made.needed, total = block.call.needed, sum(size for _, _, size in made.outputs)
+        made.late = [k for k, (shape, _, _) in enumerate(made.outputs) if isinstance(shape, str)]
+        made.together = total if total <= _TOGETHER and not made.late else 0
+        if len(self._known) >= _KEPT_SHAPES:
+            self._known.clear()
+        self._known[key] = made
+        return made
+
+    def _failed(self, code: int, block: Block) -> BaseException:
+        """What a run that ended with a code raises."""
+        codes = None if block.lent is None else block.lent.codes
+        return block.raised[0] if block.raised else failure(self._native, code, block.call, codes)
+
+
+class Entry(_Runner):
+    """Runs a model through its native entry. May be called from many threads."""
+
+    def __init__(self, native: Native) -> None:
+        m = native.manifest
+        super().__init__(native, RUN, list(map(_taken, m.inputs)), list(map(_told, m.outputs)))
+        self.names = [i.name for i in m.inputs]
+        self._tensors = [i.kind == "tensor" for i in m.inputs]
+        self._takes = [numpy_dtype(i.dtype) for i in m.inputs]
+        self._kinds = [np.ndarray] * len(self.names)
+        self._gives = [o.name for o in m.outputs]
+        shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
+        self._decided = [
+            (k, sum(self._rows[:k]), self._rows[k])
+            for k, o in enumerate(m.outputs)
+            if any(symbols(e) - shown for e in o.shape)
+        ]  # outputs of which a run tells the extents; before, the entry tells the most that they can be
 
     def quick(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """A run on arrays that kernels take as they are; None if they do not fit.
 
         This is most of what a model of a few operations costs, so loops over operands are those of builtin functions.
         """
-        if len(inputs) != len(self.names):
+        if len(inputs) != len(self.names) or self._handles:
             return None
         try:
             arrays = list(map(inputs.__getitem__, self.names))
             if list(map(type, arrays)) != self._kinds or list(map(_dtype_of, arrays)) != self._takes:
                 return None
             shapes = tuple(map(_shape_of, arrays))
-            known = self._known.get(shapes) or self._learn(shapes)
+            known = self._known.get(shapes) or self._of_shapes(shapes)
         except (KeyError, TypeError):
             return None
         if known is None:
@@ -251,104 +217,101 @@ class Entry:
         found = self._call(arrays, known, given)
         return None if found is None else dict(zip(self._gives, found))  # noqa: B905 - as many, by construction
 
-    def _takes_outputs(self, given: Sequence[Any], known: _Extents, count: int) -> bool:
+    def _takes_outputs(self, given: Sequence[Any], known: Extents, count: int) -> bool:
         """Whether kernels can write to all of `count` arrays, of outputs whose extents are known before a run."""
         if self._decided:
             return False
         for y, (shape, dtype, _) in zip(given, known.outputs):  # noqa: B905 - as many, by construction
             if y is not None:
-                if type(y) is not np.ndarray or not _takes(y, shape, dtype):
+                if type(y) is not np.ndarray or not takes(y, shape, dtype):
                     return False
                 count -= 1
         return not count
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
-        """A call on checked arrays, for many runs; None if a run defines the extents of an output."""
-        known = self._known.get(shapes := tuple([x.shape for x in inputs])) or self._learn(shapes)
-        if known is None or self._decided:
+        """A call on arrays that are checked, for many runs; None if a run has to find an output."""
+        if self._handles or self._decided or any(self._kept):
             return None
-        block = _Block(self)
+        known = self._known.get(shapes := tuple([x.shape for x in inputs])) or self._of_shapes(shapes)
+        if known is None or known.late:
+            return None
+        block = self._block()
         block.grow(max(known.needed, ALIGNMENT))
         for k, x in enumerate(inputs):
             block.inputs[k] = address(x)
         block.call.extents = known.address
-        made = block.make(known, outputs)
+        made = block.make(known, outputs, len(inputs))
         given = [m if g is None else g for m, g in zip(made, outputs, strict=True)]
         return BoundCall(self, block, (inputs, known), given, made)
 
-    def run(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> list[np.ndarray] | None:
-        """A run on arrays that are checked; None if the Python runner has to say what is wrong with it.
+    def run(self, inputs: Sequence[Any], outputs: Sequence[np.ndarray | None]) -> list[Any]:
+        """A run on arrays and values that are checked.
 
         Raises:
             RunError: a kernel fails, or a node meets data that it cannot work on.
         """
-        shapes = tuple([x.shape for x in inputs])
-        known = self._known.get(shapes) or self._learn(shapes)
-        return None if known is None else self._call(inputs, known, outputs)
+        shapes = tuple([x.shape if tensor else () for x, tensor in zip(inputs, self._tensors, strict=True)])
+        known = self._known.get(shapes) or self._of_shapes(shapes)
+        if known is None:
+            raise RunError("OCC0503", f"the model does not take inputs of the shapes {list(map(list, shapes))}")
+        found = self._call(inputs, known, outputs)
+        assert found is not None, "inputs have been checked"
+        return found
 
-    def _call(
-        self, inputs: Sequence[np.ndarray], known: _Extents, given: Sequence[np.ndarray | None] | None
-    ) -> list[np.ndarray] | None:
-        try:
-            block = self._idle.pop()
-        except IndexError:
-            block = _Block(self)
-        if block.capacity < known.needed:
-            block.grow(known.needed)
-        for k, x in enumerate(inputs):
-            if not (at := address(x)):
-                return None
-            block.inputs[k] = at
-        made = block.make_together(known) if given is None and known.together else block.make(known, given)
-        block.call.extents = known.address
-        code = self._run(block.address)
-        if code:
-            return self._failed(code, block)
-        if block.lent is not None and block.call.detail:
-            raise RunError("OCC0505", f"a parallel loop of the model {_LOST}")
-        for k, at, rank in self._decided:
-            made[k] = _beginning(made[k], tuple(block.results[at : at + rank]))
-        if len(self._idle) < _KEPT_BLOCKS:
-            self._idle.append(block)
-        return made if given is None else [_into(y, g, k) for k, (y, g) in enumerate(zip(made, given, strict=True))]
-
-    def _learn(self, shapes: tuple[tuple[int, ...], ...]) -> _Extents | None:
-        """Ask the entry about inputs of new extents; None if it does not take them."""
-        if [len(s) for s in shapes] != self.ranks:
+    def _of_shapes(self, shapes: tuple[tuple[int, ...], ...]) -> Extents | None:
+        if [len(s) for s in shapes] != self._ranks:
             return None
-        flat = [n for s in shapes for n in s]
-        made = _Extents((ctypes.c_int64 * max(1, len(flat)))(*flat))
-        block = _Block(self)
-        block.call.extents = made.address
-        if self._run(block.address) != MEMORY:
-            return None
-        sizes, at = block.results[:], 0
-        for rank, dtype in zip(self._out_ranks, self.dtypes, strict=True):
-            first, count = (at, rank) if rank >= 0 else (at + 1, sizes[at])
-            shape = tuple(sizes[first : first + count])
-            if min(shape, default=0) < 0:
-                return None
-            at += rank if rank >= 0 else 1 + MOST_AXES
-            made.outputs.append((shape, dtype, _room(prod(shape) * dtype.itemsize)))
-        made.needed, total = block.call.needed, sum(size for _, _, size in made.outputs)
-        made.together = total if total <= _TOGETHER else 0
-        if len(self._known) >= _KEPT_SHAPES:
-            self._known.clear()
-        self._known[shapes] = made
-        return made
+        return self._learn(shapes, [n for s in shapes for n in s])
 
-    def _failed(self, code: int, block: _Block) -> None:
-        if code not in (KERNEL, CHECK):
-            return
-        call = block.call
-        if block.lent is not None and block.lent.raised:
-            raise block.lent.raised[0]
-        step = self._plans[call.plan].steps[call.step]
-        if code == CHECK:
-            raise check_error(step, call.detail)
-        if block.lent is not None and step.tasks is not None and block.lent.codes != [call.detail]:
-            raise kernel_error(step, f"its parallel loop {_LOST}")
-        raise kernel_error(step, self._library.message if self._library.run is not None else f"code {call.detail}")
+
+class FunctionEntry(_Runner):
+    """Runs a function of a model, for control flow that Python runs. May be called from many threads.
+
+    Args:
+        native: what all entries share.
+        name: of the function.
+    """
+
+    def __init__(self, native: Native, name: str) -> None:
+        m = native.manifest
+        f = m.functions[name]
+        kinds = [
+            [(b.dtype, len(b.shape), b.opaque or b.dtype == "str") for b in map(f.plan.buffers.__getitem__, row)]
+            for row in (f.plan.inputs, f.plan.outputs)
+        ]
+        super().__init__(native, CALL, *kinds)
+        self._number = 1 + sorted(m.functions).index(name)
+        self._infos, self._names = f.inputs, symbol_names(m)
+        self._more = len(self._names)
+        self._decided = [(k, sum(self._rows[:k]), self._rows[k]) for k in range(len(self._rows)) if not self._kept[k]]
+
+    def _prepare(self, block: Block) -> None:
+        block.call.plan = self._number
+
+    def __call__(self, inputs: Sequence[Any], env: Mapping[str, int]) -> list[Any]:
+        """The results, on contiguous arrays and values; `env` are sizes that the caller knows.
+
+        Raises:
+            RunError: a kernel fails, or a node meets data that it cannot work on.
+        """
+        known = bind_shapes(self._infos, inputs, env)
+        values = tuple([known.get(name, 0) for name in self._names])
+        extents = self._known.get(values) or self._learn(values, values)
+        if extents is None:
+            raise RunError("OCC0503", f"a function of the model does not take sizes of {known}")
+        found = self._call(inputs, extents, None)
+        assert found is not None, "arguments are contiguous"
+        return found
+
+
+def _taken(i: TensorInfo) -> tuple[str, int, bool]:
+    tensor = i.kind == "tensor"
+    return i.dtype, len(i.shape) if tensor else 0, not tensor or i.dtype == "str"
+
+
+def _told(o: TensorInfo) -> tuple[str, int, bool]:
+    unranked = o.kind == "unranked"
+    return o.dtype, -1 if unranked else len(o.shape), (o.kind != "tensor" or o.dtype == "str") and not unranked
 
 
 class BoundCall:
@@ -361,7 +324,7 @@ class BoundCall:
     """
 
     def __init__(
-        self, entry: Entry, block: _Block, held: Any, outputs: Sequence[np.ndarray], made: Sequence[np.ndarray]
+        self, entry: Entry, block: Block, held: Any, outputs: Sequence[np.ndarray], made: Sequence[np.ndarray]
     ) -> None:
         self.outputs = outputs
         self._entry, self._block, self._held = entry, block, held
@@ -378,20 +341,9 @@ class BoundCall:
         """
         code = self._run(self._address)
         if code:
-            self._entry._failed(code, self._block)
-            raise RunError("OCC0505", f"the entry of the model ended with code {code}")
-        if self._block.lent is not None and self._block.call.detail:
-            raise RunError("OCC0505", f"a parallel loop of the model {_LOST}")
+            raise self._entry._failed(code, self._block)
+        if self._block.call.detail:
+            raise RunError("OCC0505", f"a callback of the model {LOST}")
+        self._block.values.clear()
         for y, m in self._copied:
             y[...] = m
-
-
-def check_error(step: Step, k: int) -> RunError:
-    """The error of a failed data check, even where the plan lists fewer checks."""
-    return RunError("OCC0504", step.checks[k - 1] if k <= len(step.checks) else f"check {k} of `{step.name}` fails")
-
-
-def kernel_error(step: Step, message: str) -> RunError:
-    """A kernel gave an error code."""
-    nodes = ", ".join(step.nodes[:3]) or step.name
-    return RunError("OCC0505", f"the kernel of node `{nodes}` failed: {message}")

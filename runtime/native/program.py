@@ -15,8 +15,8 @@ from occ.runtime.dims import DimExpr, evaluate, symbols
 from occ.runtime.errors import RunError
 from occ.runtime.forks import renew_in_children
 from occ.runtime.manifest import Constraint, Plan, Step
-from occ.runtime.native.entry import check_error
 from occ.runtime.native.frame import Frame, Segment, phases
+from occ.runtime.native.run_errors import check_error
 from occ.runtime.signature import check_constraints, numpy_dtype
 
 if TYPE_CHECKING:

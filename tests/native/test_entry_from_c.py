@@ -12,7 +12,7 @@ import numpy as np
 from building import mlp, reference
 
 import occ
-from occ.runtime.native.entry import EntryCall
+from occ.runtime.native.call import EntryCall
 
 
 def test_the_structure_is_that_of_the_header(tmp_path: Path):

@@ -18,7 +18,7 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.printer import module_text, weight_bytes
 from occ.compiler.ir.trees import EQ, GTE, LEAF, LEQ, LT, MEMBER, NEQ, Trees, pack
-from occ.compiler.native_entry.read_routines import obstacles
+from occ.compiler.native_entry.read_routines import host_steps
 from occ.compiler.targets.registry import OWN
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
@@ -120,7 +120,7 @@ def test_forests_of_any_batch(case: str, target: str) -> None:
         else:
             assert got.shape == (0, FORESTS[case]["n_targets"])
     if target != "interp":
-        assert not obstacles(artifact.manifest)
+        assert not host_steps(artifact.manifest)
 
 
 @pytest.mark.parametrize(("case", "n"), [("a target a tree", 33), ("few trees of a target", 5)])

@@ -7,7 +7,7 @@ import pytest
 from building import TARGETS, entry_and_runner, model_of
 
 import occ
-from occ.compiler.native_entry.read_routines import obstacles
+from occ.compiler.native_entry.read_routines import host_steps
 
 # `found` is a number at first and a vector after that; `table` begins as a number that nobody reads.
 SEARCH = """g (float[n] x, float limit) => (float[n, 2] y, int64 count) {
@@ -54,7 +54,7 @@ def test_a_search(target: str) -> None:
 
 def test_in_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
     artifact = occ.build(model(9), "cpu-jit")
-    assert not obstacles(artifact.manifest)
+    assert not host_steps(artifact.manifest)
     x = np.float32([0.5, -1, 2])
     a, b = (s(x, np.float32(6)) for s in entry_and_runner(artifact, monkeypatch))
     assert np.array_equal(a[0], b[0])

@@ -148,9 +148,14 @@ def test_a_plan_that_tells_another_case_is_not_believed(wrong: str):
     text = module_text(m)
     assert "when=[dim<n>, 1]" in text
     session = occ.compile(parsed(text.replace("when=[dim<n>, 1]", f"when={wrong}")), "cpu-jit")
+    refused = 0
     for n in (1, 2, 3):
         x = np.arange(n, dtype=np.float32).reshape(n, 1)
-        np.testing.assert_array_equal(session.run({"x": x})["y"], x.squeeze(), strict=True)
+        try:
+            np.testing.assert_array_equal(session.run({"x": x})["y"], x.squeeze(), strict=True)
+        except occ.RunError:
+            refused += 1
+    assert refused
 
 
 @pytest.mark.parametrize("wrong", [1, [1], ["n", {}], ["n", 1, 1], "n"])

@@ -15,7 +15,7 @@ from building import mlp, model_of, reference
 
 import occ
 from occ.runtime import threads as threads_module
-from occ.runtime.native.entry import EntryCall
+from occ.runtime.native.call import EntryCall
 
 MLP = mlp()
 

@@ -1,0 +1,77 @@
+"""Memory whose size a run finds: what is left of the caller's, or the heap's.
+
+A caller gives memory before a run. Where a step finds a size that nothing bounds, tensors of that size get theirs when it is known.
+"""
+
+# The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
+# pyright: reportCallIssue=false
+from __future__ import annotations
+
+from typing import Any
+
+from llvmlite import ir
+
+from occ.compiler.native_entry.sizes import Size, i64
+from occ.compiler.native_entry.support import Support
+from occ.compiler.native_entry.types import I64, PTR
+from occ.runtime.buffers import ALIGNMENT
+
+
+class LateMemory:
+    """The pieces that a routine has from the heap, to give back when it ends.
+
+    Args:
+        support: what all routines share.
+        head: where the routine begins.
+        count: of pieces at most.
+    """
+
+    def __init__(self, support: Support, head: ir.IRBuilder, count: int) -> None:
+        self._support = support
+        self._cells = [head.bitcast(head.alloca(PTR), PTR) for _ in range(count)]
+        self._taken = 0
+        for cell in self._cells:
+            support.store(head, ir.Constant(PTR, None), cell, 0)
+
+    def take(self, b: ir.IRBuilder, call: Any, here: Any, size: Size, room: Size) -> tuple[Any, Any, int]:
+        """Memory from `here` on if the caller gave as much, with `room` after it, and from the heap otherwise.
+
+        Returns:
+            The address, null if there is none; where the rest begins; the number of the piece.
+        """
+        cell, self._taken = self._cells[self._taken], self._taken + 1
+        size = b.add(i64(size), I64(ALIGNMENT))  # vectors may be read from past the last tensor
+        got = b.call(self._taking(), [call, here, size, i64(room), cell])
+        rest = b.select(b.icmp_unsigned("==", got, here), b.gep(here, [size]), here)
+        return got, rest, self._taken - 1
+
+    def give_back(self, b: ir.IRBuilder, piece: int) -> None:
+        """Give a piece back, if it is from the heap."""
+        free = self._support.external("free", ir.FunctionType(ir.VoidType(), [PTR]))
+        b.call(free, [self._support.load(b, self._cells[piece], 0)])
+        self._support.store(b, ir.Constant(PTR, None), self._cells[piece], 0)
+
+    def give_all_back(self, b: ir.IRBuilder) -> None:
+        """Give all pieces back."""
+        for piece in range(len(self._cells)):
+            self.give_back(b, piece)
+
+    def _taking(self) -> ir.Function:
+        """`ptr take(call, here, size, room, cell)`; what the heap gave is noted in the cell, and in `call.needed`."""
+        s = self._support
+        if (known := s.module.globals.get("occ_take")) is not None:
+            return known
+        fn = s.internal("occ_take", ir.FunctionType(PTR, [PTR, PTR, I64, I64, PTR]))
+        call, here, size, room, cell = fn.args
+        b = s.builder(fn)
+        end = b.add(
+            b.ptrtoint(s.load(b, call, s.layout.call["memory"]), I64), s.load(b, call, s.layout.call["capacity"], I64)
+        )
+        with b.if_then(b.icmp_signed("<=", b.add(b.ptrtoint(here, I64), b.add(size, room)), end)):
+            b.ret(here)
+        needed = s.load(b, call, s.layout.call["needed"], I64)
+        s.store(b, b.add(needed, size), call, s.layout.call["needed"])
+        made = s.allocate(b, size)
+        s.store(b, made, cell, 0)
+        b.ret(made)
+        return fn

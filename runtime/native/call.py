@@ -1,0 +1,59 @@
+"""The call of a native entry: `struct occ_call` and what its numbers mean (docs/native.md)."""
+
+from __future__ import annotations
+
+import ctypes
+
+from occ.runtime.manifest import Manifest
+
+ABI = 3
+CALL = "occ_model_call"  # runs a function of the model
+MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
+RANK_OF_VALUE = -1  # of an output that the host keeps
+UNKNOWN = -(1 << 63)  # a size that is not known
+
+# What a call gives.
+DONE, MEMORY, INPUTS, KERNEL, CHECK, MISFIT, VERSION, HOST, NO_MEMORY = range(9)
+
+# What the host is asked: to run a step; to run it, tell the sizes that it finds, and keep its results; to write those that it has kept;
+# to make room for an output.
+RUN, FIND, STORE, OUTPUT = range(4)
+
+
+class EntryCall(ctypes.Structure):
+    """struct occ_call, see docs/native.md."""
+
+    _fields_ = (
+        ("abi", ctypes.c_int32),
+        ("threads", ctypes.c_int32),
+        ("weights", ctypes.c_void_p),
+        ("extents", ctypes.c_void_p),
+        ("inputs", ctypes.c_void_p),
+        ("outputs", ctypes.c_void_p),
+        ("results", ctypes.c_void_p),
+        ("memory", ctypes.c_void_p),
+        ("capacity", ctypes.c_int64),
+        ("needed", ctypes.c_int64),
+        ("plan", ctypes.c_int32),
+        ("step", ctypes.c_int32),
+        ("detail", ctypes.c_int32),
+        ("tasks", ctypes.c_int32),
+        ("kernel", ctypes.c_void_p),
+        ("arguments", ctypes.c_void_p),
+        ("parallel", ctypes.c_void_p),
+        ("context", ctypes.c_void_p),
+        ("host", ctypes.c_void_p),
+        ("values", ctypes.c_void_p),
+        ("sizes", ctypes.c_void_p),
+        ("found", ctypes.c_void_p),
+        ("symbols", ctypes.c_void_p),
+        ("request", ctypes.c_int32),
+        ("reserved", ctypes.c_int32),
+        ("got", ctypes.c_int64),
+        ("wanted", ctypes.c_int64),
+    )
+
+
+def symbol_names(m: Manifest) -> list[str]:
+    """All symbols of a model, in the order in which a call lists their values."""
+    return sorted({d.name for dims in (m.dims, *(s.dims for s in m.special)) for d in dims})

@@ -1,0 +1,201 @@
+"""What a run through a native entry holds: the call, and the memory and arrays that it points at."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from occ.runtime.buffers import ALIGNMENT, aligned_bytes, raw_bytes
+from occ.runtime.manifest import Manifest
+from occ.runtime.native.call import ABI, EntryCall
+from occ.runtime.native.callback import Callback
+from occ.runtime.native.host_steps import HostSteps, Values
+from occ.runtime.native.library import Library
+from occ.runtime.native.loop_callbacks import LoopCallbacks
+from occ.runtime.native.workers import Workers
+
+_addressof = ctypes.addressof
+_first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
+
+
+# In the place of empty tensors: a kernel that joins several reads a first vector of each, and chooses after that.
+_ROOM = aligned_bytes(2 * ALIGNMENT)
+
+
+def address(array: np.ndarray) -> int:
+    """Address of the first element of a contiguous array; 0 if it is not contiguous."""
+    try:
+        return _addressof(_first_byte(array))  # a quarter of the time that `array.ctypes.data` takes
+    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that buffers do not know
+        if not array.size:
+            return _ROOM.ctypes.data
+        return array.ctypes.data if array.flags.c_contiguous else 0
+
+
+def takes(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
+    """Whether kernels can write an output of that shape to an array of the caller, which nobody has checked yet."""
+    return given.shape == shape and given.dtype == dtype and given.flags.c_contiguous and given.flags.writeable
+
+
+def room_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
+    """Bytes to allocate for an output: it begins aligned, and at least one vector follows it."""
+    size = prod(shape) * dtype.itemsize
+    return -(-size // ALIGNMENT) * ALIGNMENT + 2 * ALIGNMENT
+
+
+def beginning(made: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+    """The first elements of an array in another shape; in memory of its own if that is much less."""
+    found = made.reshape(-1)[: prod(shape)].reshape(shape)
+    return found.copy() if 2 * found.size < made.size else found
+
+
+@dataclass(frozen=True)
+class Native:
+    """What all entries of a model share.
+
+    Attributes:
+        library: with the entries.
+        arrays: constants.
+        threads: of one run.
+        workers: run the parallel loops of kernels that leave those to their caller; None for the others.
+        host: runs steps that are not compiled.
+    """
+
+    manifest: Manifest
+    library: Library
+    arrays: Sequence[np.ndarray]
+    threads: int
+    workers: Workers | None
+    host: HostSteps
+
+    def addresses(self) -> ctypes.Array[ctypes.c_void_p]:
+        """Of the constants."""
+        return (ctypes.c_void_p * max(1, len(self.arrays)))(*(w.ctypes.data for w in self.arrays))
+
+
+HANDLE, OPEN = "handle", "open"  # outputs that Python keeps, and those that nothing bounds before a run
+
+
+class Extents:
+    """What is known of runs on inputs of certain extents.
+
+    Attributes:
+        outputs: of each output the extents, or `HANDLE` or `OPEN`, the element type, and the bytes to allocate for it.
+        needed: bytes of memory that a run needs.
+        late: which of the outputs a run gives no memory to before.
+        together: bytes of all outputs, where they are few; 0 where each has memory of its own.
+    """
+
+    __slots__ = ("address", "extents", "late", "needed", "outputs", "together")
+
+    def __init__(self, extents: ctypes.Array[ctypes.c_int64]) -> None:
+        self.extents, self.address = extents, ctypes.addressof(extents)
+        self.outputs: list[tuple[Any, np.dtype[Any], int]] = []
+        self.late: list[int] = []
+        self.needed = self.together = 0
+
+
+class Block:
+    """A call with the arrays that it points at. One run at a time uses it.
+
+    Args:
+        native: what all entries share.
+        weights: addresses of the constants.
+        inputs, outputs, results: how many inputs, outputs, and extents of outputs there are.
+        more: further addresses after those of outputs.
+    """
+
+    __slots__ = (
+        "address",
+        "call",
+        "capacity",
+        "cells",
+        "inputs",
+        "lent",
+        "memory",
+        "outputs",
+        "results",
+        "steps",
+        "values",
+    )
+
+    def __init__(
+        self, native: Native, weights: ctypes.Array[ctypes.c_void_p], inputs: int, outputs: int, results: int, more: int = 0
+    ) -> None:  # fmt: skip
+        self.inputs = (ctypes.c_void_p * max(1, inputs))()
+        self.outputs = (ctypes.c_void_p * max(1, outputs + more))()
+        self.results = (ctypes.c_int64 * max(1, results))()
+        self.cells = aligned_bytes(ALIGNMENT * (inputs + outputs))  # where handles lie
+        self.call = EntryCall(
+            abi=ABI, threads=native.threads, weights=ctypes.addressof(weights),
+            inputs=ctypes.addressof(self.inputs), outputs=ctypes.addressof(self.outputs),
+            results=ctypes.addressof(self.results),
+        )  # fmt: skip
+        self.lent = None
+        if native.workers is not None:
+            self.lent = LoopCallbacks(self.call, native.workers)
+            self.call.parallel = self.lent.address
+        memory = [self.cells]  # and that of the call
+        call, values, host = self.call, Values(lambda: memory), native.host
+        self.values = values
+        self.steps = Callback(call, lambda: host.answer(call, values))
+        self.call.host = self.steps.address
+        self.address = ctypes.addressof(self.call)
+        self.capacity, self.memory = 0, memory
+
+    @property
+    def raised(self) -> list[BaseException]:
+        """What callbacks have raised."""
+        return [*self.steps.raised, *(self.lent.raised if self.lent is not None else ())]
+
+    def cell(self, k: int) -> int:
+        """The address of the handle of an input, or, after all inputs, of an output."""
+        return self.cells.ctypes.data + ALIGNMENT * k
+
+    def grow(self, size: int) -> None:
+        """Have memory of a size for runs.
+
+        Raises:
+            RunError: OCC0505 there is no such memory.
+        """
+        del self.memory[1:]
+        made = aligned_bytes(size)
+        self.memory.append(made)
+        self.call.memory, self.call.capacity = made.ctypes.data, size
+        self.capacity = size
+
+    def make(self, known: Extents, given: Sequence[np.ndarray | None] | None, count: int) -> list[Any]:
+        """Point at outputs, those of the caller where kernels can write there; there are `count` inputs."""
+        made: list[Any] = []
+        for k, (shape, dtype, size) in enumerate(known.outputs):
+            if shape is HANDLE or shape is OPEN:
+                self.outputs[k] = self.cell(count + k) if shape is HANDLE else 0
+                made.append(None)
+                continue
+            y = None if given is None else given[k]
+            if y is None or not takes(y, shape, dtype) or (at := address(y)) % ALIGNMENT:
+                raw = raw_bytes(size)  # kernels write at aligned addresses
+                at = address(raw)
+                start = -at % ALIGNMENT
+                at += start
+                y = np.ndarray(shape, dtype, raw, start)
+            self.outputs[k] = at
+            made.append(y)
+        return made
+
+    def make_together(self, known: Extents) -> list[Any]:
+        """Point at small outputs, which share one piece of memory: to allocate it costs more than to fill it."""
+        raw = np.empty(known.together, np.uint8)
+        at = _addressof(_first_byte(raw))
+        start = -at % ALIGNMENT
+        made: list[Any] = []
+        for k, (shape, dtype, size) in enumerate(known.outputs):
+            self.outputs[k] = at + start
+            made.append(np.ndarray(shape, dtype, raw, start))
+            start += size
+        return made

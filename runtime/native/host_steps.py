@@ -1,0 +1,241 @@
+"""Steps of a plan that Python runs for a native entry, which asks for them on a callback (docs/native.md)."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from occ.runtime.buffers import aligned
+from occ.runtime.errors import RunError
+from occ.runtime.manifest import Buffer, Manifest, Plan, Step
+from occ.runtime.native.call import FIND, OUTPUT, STORE, UNKNOWN, EntryCall, symbol_names
+from occ.runtime.signature import numpy_dtype
+
+RunStep = Callable[[Step, list[Any], Mapping[str, int]], list[Any]]
+
+_FIRST = 0x0CC5_0000_0000_0000  # of the handles, which nothing else in memory looks like
+_MANY = 1024  # values of a run after which those are looked for that it does not need any more
+
+
+@dataclass(frozen=True)
+class _Operand:
+    """A buffer of a step.
+
+    Attributes:
+        handle: what lies there is the number of a value: a sequence, an optional, a map, texts, a tensor of unknown rank.
+        rank: of a tensor; 0 of values of which that is not known.
+        fixed: it is a constant.
+    """
+
+    dtype: np.dtype[Any]
+    rank: int
+    handle: bool
+    opaque: bool
+    strided: bool
+    fixed: bool
+
+    @classmethod
+    def of(cls, plan: Plan, b: Buffer) -> _Operand:
+        handle = b.opaque or b.dtype == "str"
+        strided, fixed = bool(b.strides) and not handle, plan.storages[b.storage].kind == "weight"
+        return cls(numpy_dtype(b.dtype), len(b.shape), handle, b.opaque, strided, fixed)
+
+
+class Values:
+    """What Python keeps for one run: values by handle, results that wait for memory, outputs that nothing bounds.
+
+    Args:
+        memory: the bytes of the call in which handles lie.
+    """
+
+    def __init__(self, memory: Callable[[], Sequence[np.ndarray]]) -> None:
+        self.kept: list[Any] = []
+        self.outputs: dict[int, np.ndarray] = {}
+        self._values: dict[int, Any] = {}
+        self._memory, self._next, self._limit = memory, _FIRST, _MANY
+
+    def clear(self) -> None:
+        """Forget all, after a run."""
+        if self._values or self.outputs:
+            self.kept, self.outputs, self._values, self._limit = [], {}, {}, _MANY
+
+    def put(self, value: Any, address: int) -> None:
+        """Keep a value, and write its handle to an address."""
+        self._values[self._next] = value
+        ctypes.c_int64.from_address(address).value = self._next
+        self._next += 1
+
+    def at(self, address: int) -> Any:
+        """The value whose handle lies at an address."""
+        return self._values[ctypes.c_int64.from_address(address).value]
+
+    def forget_lost(self, call: EntryCall) -> None:
+        """Forget values whose handles lie nowhere any more, as those of former iterations of a loop, where there are many."""
+        if len(self._values) < self._limit or call.needed > call.capacity:  # functions may have memory of the heap
+            return
+        words = [m[: m.size // 64 * 64].view(np.int64)[::8] for m in self._memory()]  # they lie at aligned addresses
+        seen = {int(n) for w in words for n in w[(w >= _FIRST) & (w < self._next)]}
+        self._values = {n: v for n, v in self._values.items() if n in seen}
+        self._limit = max(_MANY, 2 * len(self._values))
+
+
+class HostSteps:
+    """Runs what a native entry asks for. May be used by many threads.
+
+    Args:
+        manifest: of the model.
+        run_step: runs a step on arrays and values, with the sizes that are known where functions may need them.
+    """
+
+    def __init__(self, manifest: Manifest, run_step: RunStep) -> None:
+        self._plans, self._run_step, self._names = manifest.plans, run_step, symbol_names(manifest)
+        self._operands: dict[tuple[int, int], tuple[list[_Operand | None], list[_Operand | None]]] = {}
+
+    def answer(self, call: EntryCall, values: Values) -> int:
+        """Do what a call asks for; 1.
+
+        Raises:
+            RunError: a node meets data that it cannot work on, or a result is not as the plan expects it.
+        """
+        plan = self._plans[call.plan]
+        if call.request == OUTPUT:
+            b = plan.buffers[plan.outputs[call.step]]
+            shape = _numbers(call.sizes, len(b.shape))
+            values.outputs[call.step] = made = aligned(shape, numpy_dtype(b.dtype))
+            pointers = (ctypes.c_void_p * len(plan.outputs)).from_address(call.outputs)
+            pointers[call.step] = made.ctypes.data
+            return 1
+        step = plan.steps[call.step]
+        reads, writes = self._of(plan, step, (call.plan, call.step))
+        if call.request == STORE:
+            targets = list(_described(writes, call))
+            _store(step, writes, targets, values.kept, values)
+            values.kept = []
+            return 1
+        values.forget_lost(call)
+        shown = list(_described([*reads, *writes] if call.request != FIND else reads, call))
+        given = [_value(o, x, values) for o, x in zip(reads, shown[: len(reads)], strict=True)]
+        if any(o is not None and o.handle for o in writes):  # it may outlive what lies in memory now
+            given = [_lasting(o, x) for o, x in zip(reads, given, strict=True)]
+        if call.request == FIND:
+            values.kept = self._run_step(step, given, self._env(call))
+            _tell_found(step, values.kept, call.found)
+            return 1
+        if step.kind == "foreign":
+            made = [_value(o, x, values) for o, x in zip(writes, shown[len(reads) :], strict=True)]
+            if any(x.size for x in made):
+                self._run_step(step, [*given, *made], {})
+            return 1
+        _store(step, writes, shown[len(reads) :], self._run_step(step, given, self._env(call)), values)
+        return 1
+
+    def _of(self, plan: Plan, step: Step, key: tuple[int, int]) -> tuple[list[_Operand | None], list[_Operand | None]]:
+        found = self._operands.get(key)
+        if found is None:
+            rows = (
+                [None if b < 0 else _Operand.of(plan, plan.buffers[b]) for b in row]
+                for row in (step.reads, step.writes)
+            )
+            found = self._operands[key] = (next(rows), next(rows))
+        return found
+
+    def _env(self, call: EntryCall) -> Mapping[str, int]:
+        """The sizes that are known at a step of control flow."""
+        if not call.symbols:
+            return {}
+        listed = zip(self._names, _numbers(call.symbols, len(self._names)), strict=True)
+        return {name: n for name, n in listed if n != UNKNOWN}
+
+
+_Shown = tuple[int, list[int], list[int]]  # address, extents, strides in elements
+
+
+def _numbers(address: int | None, count: int) -> list[int]:
+    return (ctypes.c_int64 * count).from_address(address)[:] if address and count else []
+
+
+def _described(operands: Sequence[_Operand | None], call: EntryCall) -> Iterator[_Shown]:
+    """The address, extents and strides of each operand."""
+    pointers = (ctypes.c_void_p * max(len(operands), 1)).from_address(call.values)
+    counts = [0 if o is None or o.opaque else o.rank * (2 if o.strided else 1) for o in operands]
+    sizes, at = _numbers(call.sizes, sum(counts)), 0
+    for k, (o, n) in enumerate(zip(operands, counts, strict=True)):
+        own, at = sizes[at : at + n], at + n
+        rank = 0 if o is None else o.rank
+        yield pointers[k] or 0, own[:rank], own[rank:]
+
+
+def _value(o: _Operand | None, shown: _Shown, values: Values) -> Any:
+    """An operand as Python has it; None for one that is absent."""
+    if o is None:
+        return None
+    address, shape, strides = shown
+    if o.handle:
+        value = values.at(address)
+        return value if o.opaque else np.asarray(value, object).reshape(shape)
+    return _array(address, o.dtype, shape, strides)
+
+
+def _array(address: int, dtype: np.dtype[Any], shape: Sequence[int], strides: Sequence[int]) -> np.ndarray:
+    """A tensor in the memory of a run."""
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    count = 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True)) if strides else prod(shape)
+    raw: Any = (ctypes.c_char * (count * dtype.itemsize)).from_address(address)
+    return np.ndarray(shape, dtype, raw, 0, [s * dtype.itemsize for s in strides] or None)
+
+
+def _lasting(o: _Operand | None, x: Any) -> Any:
+    return x if o is None or o.handle or o.fixed else x.copy()
+
+
+def _tell_found(step: Step, results: Sequence[Any], found: int) -> None:
+    """The sizes that a step found: extents of its results."""
+    numbers = (ctypes.c_int64 * len(step.binds)).from_address(found)
+    for at, (write, axis, _) in enumerate(step.binds):
+        if axis >= np.ndim(results[write]):
+            raise misfit(step, f"a result of rank {np.ndim(results[write])}")
+        numbers[at] = np.shape(results[write])[axis]
+
+
+def _store(
+    step: Step, operands: Sequence[_Operand | None], targets: Sequence[_Shown], results: Sequence[Any], values: Values
+) -> None:
+    for o, (address, shape, strides), value in zip(operands, targets, results, strict=True):
+        if o is None:
+            continue
+        if not o.opaque:
+            value = _fitting(value, o.dtype, shape, step)
+        if o.handle:
+            values.put(value, address)
+        elif value.size:
+            _array(address, o.dtype, shape, strides)[...] = value
+
+
+def _fitting(value: Any, dtype: np.dtype[Any], shape: Sequence[int], step: Step) -> np.ndarray:
+    """A result as the plan expects it.
+
+    Raises:
+        RunError: OCC0503 it has another shape.
+    """
+    array = np.asarray(value)
+    if step.kind in ("scan", "loop") and array.size == 0 and 0 in shape:
+        return np.empty(shape, array.dtype)  # what no iteration gave has none of its other extents either
+    if array.shape != tuple(shape) and step.kind != "copy":
+        raise misfit(step, f"a result of shape {list(array.shape)} where the build expected {list(shape)}")
+    return np.require(array, dtype, "C")
+
+
+def misfit(step: Step, what: str) -> RunError:
+    """A step gave sizes that the plan has no room for."""
+    nodes = ", ".join(step.nodes[:3]) or step.name
+    return RunError(
+        "OCC0503",
+        f"node `{nodes}` gave {what}",
+        "the build took two sizes as equal that are not; fix them with --dim or --shape",
+    )

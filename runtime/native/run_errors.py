@@ -1,0 +1,84 @@
+"""What a run through a native entry raises where it fails."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from occ.runtime.dims import symbols
+from occ.runtime.errors import RunError
+from occ.runtime.manifest import Manifest, Step
+from occ.runtime.native.call import CHECK, HOST, KERNEL, MISFIT, NO_MEMORY, EntryCall
+from occ.runtime.native.entry_block import Native
+from occ.runtime.native.host_steps import misfit
+from occ.runtime.signature import constraint_error
+
+LOST = "did not run, for the reason that Python has printed"
+
+
+def failure(native: Native, code: int, call: EntryCall, codes: Sequence[int] | None) -> RunError:
+    """The error of a call.
+
+    Args:
+        native: what the entries share.
+        code: what the call gave.
+        call: which says what failed.
+        codes: of the last parallel loop that Python ran; None where kernels run their own.
+    """
+    if code == NO_MEMORY:
+        text = f"a run needs {call.needed} bytes of memory at once, which cannot be allocated"
+        return RunError("OCC0505", text, "the shapes of the inputs and the sizes of the model decide it")
+    if code == MISFIT and call.step < 0:
+        return _constraint(native.manifest, call)
+    if code not in (KERNEL, CHECK, HOST, MISFIT):
+        return RunError("OCC0505", f"the entry of the model ended with code {code}")
+    step = native.manifest.plans[call.plan].steps[call.step]
+    match code:
+        case _ if code == HOST:
+            return RunError("OCC0505", f"node `{_nodes(step)}` {LOST}")
+        case _ if code == MISFIT:
+            return _misfit(step, call)
+        case _ if code == CHECK:
+            return check_error(step, call.detail)
+        case _ if codes is not None and step.tasks is not None and codes != [call.detail]:
+            return kernel_error(step, f"its parallel loop {LOST}")
+        case _:
+            return kernel_error(
+                step, native.library.message if native.library.run is not None else f"code {call.detail}"
+            )
+
+
+def _misfit(step: Step, call: EntryCall) -> RunError:
+    if step.name == "Compress" and call.got > call.wanted:
+        text = f"node `{_nodes(step)}`: the condition has {call.got} elements, the axis {call.wanted}"
+        return RunError("OCC0504", text)
+    sizes = f"a size of {call.got} where {call.wanted} was expected"
+    return misfit(step, sizes if call.got != call.wanted else "a result of another size than was expected")
+
+
+def _constraint(m: Manifest, call: EntryCall) -> RunError:
+    """Two sizes that a plan takes for equal are not."""
+    names = ["", *sorted(m.functions)]
+    if 0 < call.plan < len(names):
+        waiting = m.functions[names[call.plan]].constraints
+    else:
+        own = m if not call.plan else m.at(call.plan - len(names))
+        shown = {e for i in own.inputs for e in i.shape if isinstance(e, str)}
+        waiting = [c for c in own.constraints if not symbols(c.lhs) | symbols(c.rhs) <= shown]
+    return constraint_error(waiting[call.detail], call.got, call.wanted, {d.name: d.label for d in m.dims})
+
+
+def _nodes(step: Step) -> str:
+    return ", ".join(step.nodes[:3]) or step.name
+
+
+def check_error(step: Step, k: int) -> RunError:
+    """A check of the data found what the node cannot work on.
+
+    A plan may come from a text with fewer checks.
+    """
+    return RunError("OCC0504", step.checks[k - 1] if k <= len(step.checks) else f"check {k} of `{step.name}` fails")
+
+
+def kernel_error(step: Step, message: str) -> RunError:
+    """A kernel gave an error code."""
+    return RunError("OCC0505", f"the kernel of node `{_nodes(step)}` failed: {message}")
