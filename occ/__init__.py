@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from occ.compiler.targets.target import Target
     from occ.generation.embedding import EmbeddingModel, Reranker, embed, rerank
     from occ.generation.language_model import LanguageModel
+    from occ.generation.transcriber import Transcriber, transcribe
     from occ.loading import load
     from occ.quantization.quantize import quantize
     from occ.runtime.acl.tensor import DeviceTensor
@@ -42,14 +43,14 @@ _WHERE = {
     "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
     "diff": "occ.analysis.diff", "bench": "occ.analysis.bench", "inspect": "occ.analysis.inspect", "dump": "occ.analysis.dump",
     "extract": "occ.analysis.extract", "report": "occ.analysis.report", "quantize": "occ.quantization.quantize", "LanguageModel": "occ.generation.language_model", "EmbeddingModel": "occ.generation.embedding",
-    "Reranker": "occ.generation.embedding", "embed": "occ.generation.embedding", "rerank": "occ.generation.embedding", "Target": "occ.compiler.targets.target", "Artifact": "occ.runtime.artifact", "RunQueue": "occ.runtime.run_queue", "DeviceTensor": "occ.runtime.acl.tensor",
+    "Reranker": "occ.generation.embedding", "embed": "occ.generation.embedding", "rerank": "occ.generation.embedding", "Transcriber": "occ.generation.transcriber", "transcribe": "occ.generation.transcriber", "Target": "occ.compiler.targets.target", "Artifact": "occ.runtime.artifact", "RunQueue": "occ.runtime.run_queue", "DeviceTensor": "occ.runtime.acl.tensor",
 }  # fmt: skip
 
 _MODULES = ("backend", "onnxruntime", "torch")
 
 __all__ = [
-    "Artifact", "CompileError", "DeviceTensor", "EmbeddingModel", "LanguageModel", "Pass", "Reranker", "RunError", "RunQueue", "Target", "__version__", "backend", "bench", "build", "c_kernel", "capability",
-    "compile", "diff", "dump", "embed", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "quantize", "report", "rerank", "rewrite", "targets", "te_kernel", "torch",
+    "Artifact", "CompileError", "DeviceTensor", "EmbeddingModel", "LanguageModel", "Pass", "Reranker", "RunError", "RunQueue", "Target", "Transcriber", "__version__", "backend", "bench", "build", "c_kernel", "capability",
+    "compile", "diff", "dump", "embed", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "quantize", "report", "rerank", "rewrite", "targets", "te_kernel", "torch", "transcribe",
 ]  # fmt: skip
 
 

@@ -19,6 +19,7 @@ COMMANDS = {
     "extract": "write a part of a model as a model of its own",
     "quantize": "write a model with weights, or weights and activations, in 8 or 4 bits",
     "generate": "write text with a language model",
+    "transcribe": "write down what is said in a sound",
     "embed": "make vectors of texts, or score texts",
     "report": "write a page that shows a model as it is compiled",
     "bench": "time a model and other runtimes",

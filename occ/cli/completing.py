@@ -152,7 +152,7 @@ COMPLETERS: dict[str, Completer] = {
     "--against": listed(runtimes),
     "--workers": nothing, "--prompt": nothing, "--tokens": nothing, "--stop": nothing, "--host": nothing, "--why": nothing,
     "--test": nothing, "--generate": nothing, "--api-key": nothing, "--cors": nothing,
-    "--text": nothing, "--query": nothing,
+    "--text": nothing, "--query": nothing, "--language": nothing,
 }  # fmt: skip
 
 

@@ -76,6 +76,10 @@ class Tokenizer:
         """The text of tokens, without special ones."""
         return self._reader.decode(list(ids), skip_special_tokens=True)
 
+    def id_of(self, word: str) -> int | None:
+        """The token that is a word of the vocabulary, or None."""
+        return self._reader.token_to_id(word)
+
     def token(self, id_: int) -> str:
         """The text of one token, or its vocabulary word if special or part of a character."""
         text = self._reader.decode([id_])

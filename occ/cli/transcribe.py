@@ -1,0 +1,53 @@
+"""`occ transcribe`: write down what is said in a sound."""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import asdict
+from pathlib import Path
+from typing import Literal
+
+import click
+
+from occ.cli import options
+from occ.cli.console import say
+
+
+@click.command("transcribe")
+@click.argument("model", metavar="DIR")
+@click.argument("sounds", metavar="SOUND.wav...", nargs=-1, required=True, type=click.Path(path_type=Path))
+@click.option("--language", help="Of the sound, such as en; by default the model finds out.")
+@click.option("--translate", is_flag=True, help="Write English.")
+@click.option("--timestamps", is_flag=True, help="Write a line for each segment, with its times.")
+@click.option("--json", "as_json", is_flag=True, help="Write lines of JSON.")
+@options.target
+@options.threads
+def command(
+    model: str, sounds: tuple[Path, ...], language: str | None, translate: bool, timestamps: bool, as_json: bool, target: str,
+    threads: int | None,
+) -> None:  # fmt: skip
+    """Write down what is said in WAV files, with the Whisper model in the folder DIR.
+
+    DIR is as optimum exports it: encoder_model.onnx, decoder_model_merged.onnx, tokenizer.json, and its configuration.
+    """
+    from occ.generation.transcriber import Transcriber
+
+    whisper = Transcriber(Path(model), threads, target=target)
+    task: Literal["translate", "transcribe"] = "translate" if translate else "transcribe"
+    for sound in sounds:
+        start = time.perf_counter()
+        found = whisper.transcribe(sound, language=language, task=task, timestamps=timestamps)
+        if as_json:
+            click.echo(json.dumps({"sound": str(sound), **asdict(found)}, ensure_ascii=False))
+        elif timestamps:
+            for s in found.segments:
+                click.echo(f"[{_clock(s.start)} --> {_clock(s.end)}] {s.text}")
+        else:
+            click.echo(found.text)
+        say(f"{sound}: {time.perf_counter() - start:.2f} s" + (f", {found.language}" if found.language else ""))
+
+
+def _clock(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds * 1000), 60_000)
+    return f"{minutes // 60:02}:{minutes % 60:02}:{rest / 1000:06.3f}"
