@@ -55,6 +55,11 @@ CODES: dict[str, Code] = {
         " architectures. The file is of another one, is damaged, lacks a tensor, or keeps one in a way that is not known:"
         " the message says which. Export the model to ONNX, or take the file again.",
     ),
+    "OCC0110": Code(
+        "the program of PyTorch has no ONNX form",
+        "torch's exporter cannot write the program of a `.pt2` file, or of torch.export, as an ONNX model: it has no rule for one"
+        " of its operators, for example. The message has torch's reason.",
+    ),
     "OCC0201": Code(
         "operand types do not fit the operator",
         "The element types of the operands are outside the type constraints of the ONNX operator schema.",
@@ -172,8 +177,9 @@ CODES: dict[str, Code] = {
         " that have the same version of occ, and a C++ compiler: `pip install 'occ-compiler[workers]'`.",
     ),
     "OCC0409": Code(
-        "the library that quantises is not installed",
-        "`occ quantize` makes codes by onnxruntime.quantization, which is optional: `pip install 'occ-compiler[quantize]'`.",
+        "a library that this needs is not installed",
+        "Some libraries are optional: `occ quantize` makes codes by onnxruntime.quantization (`pip install"
+        " 'occ-compiler[quantize]'`), and programs of torch.export are read by PyTorch (`pip install torch onnxscript`).",
     ),
     "OCC0501": Code(
         "an input does not fit the model",

@@ -13,8 +13,9 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.outputs import check_out
 from occ.compiler.driver.sessions import compile_model
 from occ.compiler.driver.settings import Settings
-from occ.compiler.driver.source import Source
+from occ.compiler.driver.source import Source, in_onnx
 from occ.compiler.frontend.signature import Bounds, Overrides
+from occ.compiler.frontend.torch_program import ExportedProgram
 from occ.compiler.targets.default import DEFAULT
 from occ.compiler.targets.registry import all_targets
 from occ.compiler.targets.target import Target
@@ -59,7 +60,7 @@ def _with(overrides: Overrides, sizes: Mapping[str, Sequence[int | str] | int]) 
 
 
 def compile(  # noqa: A001 - the name that users expect
-    model: Source,
+    model: Source | ExportedProgram,
     target: str = DEFAULT,
     *,
     shapes: Shapes | None = None,
@@ -73,7 +74,8 @@ def compile(  # noqa: A001 - the name that users expect
     """Compile a model for this machine.
 
     Args:
-        model: path of an `.onnx` file or `.occ` text, the bytes or text of one, or an `onnx.ModelProto`.
+        model: path of an `.onnx` file or `.occ` text, the bytes or text of one, or an `onnx.ModelProto`; or a program of
+            `torch.export`, or the path of the `.pt2` file of one, which torch's own exporter makes ONNX of.
         target: `cpu` (Halide, needs a C++ compiler), `cpu-jit` (LLVM, needs none) or `interp` (numpy).
         shapes: extents to fix, by input name; a string keeps an extent symbolic.
         dims: values of symbolic dims to fix, by their name in the model; a text such as "32..1280:32" gives bounds instead:
@@ -98,13 +100,14 @@ def compile(  # noqa: A001 - the name that users expect
         if specialise != "background":
             raise error("OCC0603", f"specialise is {specialise!r}", help='it takes sizes, or "background"')
         settings = settings_of(target, shapes, dims, options, outputs, rules=rules)
-        check_buildable(model, settings)
-        return specialising(model, settings, compile_model(model, settings, threads))
+        read = in_onnx(model)
+        check_buildable(read, settings)
+        return specialising(read, settings, compile_model(read, settings, threads))
     return compile_model(model, settings_of(target, shapes, dims, options, outputs, specialise, rules=rules), threads)
 
 
 def build(
-    model: Source,
+    model: Source | ExportedProgram,
     target: str = DEFAULT,
     out: str | os.PathLike[str] | None = None,
     *,
@@ -151,7 +154,7 @@ class Capability:
     on_cpu: tuple[str, ...] = ()
 
 
-def capability(model: Source, target: str = DEFAULT) -> Capability:
+def capability(model: Source | ExportedProgram, target: str = DEFAULT) -> Capability:
     """Whether a target can take a model, found without generating code."""
     from occ.compiler.diagnostics import CompileError
 

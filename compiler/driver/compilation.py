@@ -7,15 +7,17 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, cast
 
 from occ.compiler.cache.cache import Cache
 from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.size_cases import assumptions, cases, shown_at
-from occ.compiler.driver.source import Source, is_text, load_module, name_of, recipe
+from occ.compiler.driver.source import Source, in_onnx, is_text, load_module, name_of, recipe
 from occ.compiler.frontend.signature import Overrides
+from occ.compiler.frontend.torch_program import ExportedProgram, is_program_file
 from occ.compiler.ir.dim import evaluate, symbols
 from occ.compiler.ir.module import Broadcast, Module, nodes_of
 from occ.compiler.ir.op import Op
@@ -53,8 +55,8 @@ class Compilation:
         places: the input and axis that shows each symbol, by label.
     """
 
-    def __init__(self, source: Source, settings: Settings) -> None:
-        self.settings, self.given = settings, source
+    def __init__(self, source: Source | ExportedProgram, settings: Settings) -> None:
+        self.settings, self.given = settings, in_onnx(source)
         self.target: Target = get_target(settings.target)
         if settings.special and not self.target.special:
             message = f"target `{settings.target}` has one plan for all shapes"
@@ -78,13 +80,15 @@ class Compilation:
         )
         start = time.perf_counter()
         settings.progress("reading the model")
-        self.module = load_module(source, settings.overrides, self.extensions.registry)
+        self.module = load_module(self.given, settings.overrides, self.extensions.registry)
         self.module.registry = self.extensions.registry
-        self._source = recipe(source)
+        if is_program_file(source):
+            self.module.files = (Path(cast(str, source)),)
+        self._source = recipe(self.given)
         self.places = shown_at(self.module)
         self._files = mapped_files(w.data for w in self.module.weights.values())
         self.seconds["import"] = time.perf_counter() - start
-        self.source = name_of(source, self.module)
+        self.source = name_of(cast(Source, source) if is_program_file(source) else self.given, self.module)
         self.context = Context(
             self.target, self.options.machine, source=self.source, options=self.options, rules=tuple(self.extensions.rules),
             schedule_rules=tuple(self.extensions.schedule_rules),

@@ -17,6 +17,7 @@ from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.size_cases import SizeCases
 from occ.compiler.driver.source import Source, is_text, parsed
 from occ.compiler.frontend.signature import Overrides
+from occ.compiler.frontend.torch_program import ExportedProgram
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
 from occ.compiler.plan.plan import defer_text, signature
@@ -113,23 +114,26 @@ def _runnable(session: Session) -> Compiled:
     return lambda operands: list(session(*operands))
 
 
-def compile_model(source: Source, settings: Settings, threads: int | None = None, *, simulate: bool = False) -> Session:
+def compile_model(
+    source: Source | ExportedProgram, settings: Settings, threads: int | None = None, *, simulate: bool = False
+) -> Session:
     """Compile a model and open a session on the result; `simulate` as `open_session`.
 
     Raises:
         CompileError: the model cannot be compiled; for an Ascend device, also if the CANN toolkit is missing or fails.
     """
     compilation = Compilation(source, settings)
+    again = compilation.given
     artifact = compilation.artifact()
     if artifact.manifest.parts and not simulate:
         from occ.compiler.codegen_cann.output.toolkit import compile_parts
 
         artifact = compile_parts(artifact, Cache(enabled=settings.cache), settings.jobs, settings.progress)
     session = open_session(artifact, threads, simulate=simulate, rules=settings.rules)
-    if _is_kept(source):
+    if _is_kept(again):
 
         def made(overrides: Overrides) -> Session:
-            return compile_model(source, replace(settings, overrides=overrides, special=()), threads, simulate=simulate)
+            return compile_model(again, replace(settings, overrides=overrides, special=()), threads, simulate=simulate)
 
         ranks = {i.name: len(i.shape) for i in artifact.manifest.inputs}
         session.otherwise = SizeCases(compilation.broadcasts, compilation.places, ranks, settings.overrides, made)

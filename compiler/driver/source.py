@@ -6,13 +6,14 @@ import os
 from collections.abc import Callable
 from itertools import chain, islice
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 from onnx import ModelProto
 
 from occ.compiler.diagnostics import error
 from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
+from occ.compiler.frontend.torch_program import ExportedProgram, is_program_file, program_to_onnx
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.printer import module_text, weight_offsets
@@ -20,14 +21,32 @@ from occ.compiler.ir.stages import BY_NAME
 from occ.compiler.ir.verify import problems
 from occ.compiler.ir.verify_plan import plan_problems
 
+# A path may be of a program of torch.export, too; where a program itself is taken, `in_onnx` makes a message of it.
 Source = str | os.PathLike[str] | bytes | ModelProto | Module
+
+
+def in_onnx(source: Source | ExportedProgram) -> Source:
+    """A program of torch.export, or the file of one, as an ONNX model; any other source as it is.
+
+    Raises:
+        CompileError: as `program_to_onnx`. TypeError: it is no model.
+    """
+    if is_program_file(source):
+        return program_to_onnx(cast(str, source))
+    if isinstance(source, (str, os.PathLike, bytes, ModelProto, Module)):
+        return source
+    if isinstance(source, ExportedProgram):
+        return program_to_onnx(source)
+    is_module = callable(getattr(source, "state_dict", None))
+    help_ = ": `torch.export.export(module, args)` makes a program, which is" if is_module else ""
+    raise TypeError(f"{type(source).__name__} is no model{help_}")
 
 
 def load_module(source: Source, overrides: Overrides | None = None, registry: Registry | None = None) -> Module:
     """The module of a model: an `.onnx` or `.occ` file, bytes or text of either, or a message.
 
     Args:
-        source: the model; a module is returned as it is.
+        source: the model, or a `.pt2` file of torch.export; a module is returned as it is.
         overrides: extents fixed by the user.
         registry: the operators that it may use; the built-in ones if None.
 
@@ -39,6 +58,10 @@ def load_module(source: Source, overrides: Overrides | None = None, registry: Re
         raise error("OCC0603", "--outputs needs an ONNX model: a text has its outputs already", help="edit its `yield`")
     if isinstance(source, Module):
         return source
+    if is_program_file(source):
+        made = import_model(cast(ModelProto, in_onnx(source)), overrides, registry)
+        made.files = (Path(cast(str, source)),)
+        return made
     if isinstance(source, (bytes, ModelProto)):
         return import_model(source, overrides, registry)
     if not is_text(source):

@@ -17,7 +17,7 @@ from occ.analysis.onnx_graph import exposed, loaded, with_data
 from occ.api import Shapes, settings_of
 from occ.compiler.compare import difference, gaps
 from occ.compiler.driver.sessions import compile_model
-from occ.compiler.driver.source import is_text, load_module
+from occ.compiler.driver.source import in_onnx, is_text, load_module
 from occ.compiler.frontend.ort_format import is_ort
 from occ.compiler.ir.stages import ORDER
 from occ.compiler.targets.default import DEFAULT
@@ -250,6 +250,7 @@ def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: 
     """
     if is_artifact(against):
         return _of_artifact(against, names, given)
+    model = in_onnx(model)
     if against not in (*ORACLES, PLAIN):
         raise CannotCompare(f"there is no `{against}` to compare with, but {', '.join(ORACLES)}")
     if against == "interp":

@@ -38,6 +38,8 @@ def is_artifact(name: str | os.PathLike[str]) -> bool:
     path = Path(name)
     if path.is_dir():
         return True
+    if path.suffix == ".pt2":
+        return False  # a zip, too: a program of torch.export
     try:
         with open(path, "rb") as f:
             return f.read(2) == b"PK"

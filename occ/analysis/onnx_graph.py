@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from pathlib import Path
+from typing import cast
 
 import onnx
 from onnx import ModelProto, NodeProto, ValueInfoProto, shape_inference
@@ -12,16 +13,21 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, shape_inference
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.frontend.onnx import not_a_model
 from occ.compiler.frontend.ort_format import is_ort, read_ort
+from occ.compiler.frontend.torch_program import is_program_file, program_to_onnx
 
 
 def loaded(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, Path]:
-    """A model, whose external data stay where they are, and the folder that their paths start from.
+    """A model whose external data stay where they are, and the folder that their paths start from.
+
+    A program of torch.export is taken as the ONNX model of it.
 
     Raises:
         CompileError: OCC0101, OCC0102 it cannot be read.
     """
     if isinstance(model, ModelProto):
         return model, Path()
+    if is_program_file(model):
+        return program_to_onnx(cast(str, model)), Path()
     where, given = ("<bytes>", model) if isinstance(model, bytes) else (Path(model), None)
     try:
         data, folder = (model, Path()) if isinstance(model, bytes) else (Path(model).read_bytes(), Path(model).parent)

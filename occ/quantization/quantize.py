@@ -117,6 +117,7 @@ def quantize(
     return Quantized(place, told, made.floats, made.codes, nodes, made.runs, before, written)
 
 
+_PASSED_ON = ("AveragePool", "Clip", "LeakyRelu", "MaxPool", "Relu")
 _WANTED = {
     "static": "codes are made of products, and of what is between them, with weights in f32",
     "dynamic": "codes are made of Conv, MatMul, Gemm, LSTM and Attention with constant weights in f32",
@@ -193,7 +194,7 @@ def _static(floats: ModelProto, original: ModelProto, asked: Asked, samples: Sam
 
     form = form_of(asked.target)
     floats = _optimised(floats, scratch)
-    left = [*named(floats.graph, original.graph, asked.keep), *_shifts(floats.graph)]
+    left = [*named(floats.graph, original.graph, asked.keep), *_plain_sums(floats.graph)]
     types = list(asked.operators or form.operators)
     saved_at, made_at, reader = scratch / "floats.onnx", scratch / "codes.onnx", Reader(samples)
     _write(floats, saved_at)
@@ -205,10 +206,21 @@ def _static(floats: ModelProto, original: ModelProto, asked: Asked, samples: Sam
     return _Coded(floats, onnx.load(str(made_at)), left, types, reader.count)
 
 
-def _shifts(graph: GraphProto) -> list[str]:
-    """Sums with a constant: parts of functions such as HardSwish, where codes cost more than they save."""
-    fixed = {t.name for t in graph.initializer}
-    return [n.name for n in graph.node if n.op_type in ("Add", "Sum") and not fixed.isdisjoint(n.input)]
+def _plain_sums(graph: GraphProto) -> list[str]:
+    """Sums that stay in floats: those whose operands are not all of convolutions, as in residual nets.
+
+    A sum with a constant is a step of a function such as HardSwish, one in a transformer leads to a normalisation, and a mask
+    has a range that leaves no steps for what it masks.
+    """
+    made: set[str] = set()  # by convolutions, and what passes their codes on
+    left: list[str] = []
+    for node in graph.node:
+        of_codes = all(name in made for name in node.input[: 1 if node.op_type in _PASSED_ON else None])
+        if node.op_type in ("Add", "Sum") and not of_codes:
+            left.append(node.name)
+        elif node.op_type in ("Conv", "ConvTranspose") or (of_codes and node.op_type in (*_PASSED_ON, "Add", "Sum")):
+            made |= {*node.output}
+    return left
 
 
 def _optimised(floats: ModelProto, scratch: Path) -> ModelProto:

@@ -38,7 +38,7 @@ class Form:
 
 
 # x86 multiplies `uint8` by `int8` (vpdpbusd); 8-bit kernels of ARM take either.
-CPU = Form((*_PRODUCTS, *_BETWEEN), signed=False)
+CPU = Form((*_PRODUCTS, *_BETWEEN), signed=False, options=(("MatMulConstBOnly", True),))
 # AMCT quantises the operands of convolutions and of products with constants; AscendQuant has `int8` codes, and a zero point of 0
 # leaves nothing to take out of the sums (docs/ascend.md, "Quantised models").
 ASCEND = Form(

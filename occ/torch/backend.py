@@ -175,7 +175,7 @@ class _Compiled:
         no_modes = torch_module("torch.utils._python_dispatch")._disable_current_modes
 
         from occ.api import compile as compile_
-        from occ.torch.export import quiet, to_onnx, without_fast_path
+        from occ.compiler.frontend.torch_program import quiet, to_onnx, without_fast_path
 
         options = dict(self.options)
         target, threads = options.pop("target", DEFAULT), options.pop("threads", None)

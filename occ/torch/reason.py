@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import re
+from occ.compiler.frontend.torch_program import plain
 
-_COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _LONGEST = 600
 
 
@@ -16,7 +15,6 @@ def reason_of(e: BaseException) -> str:
     """The reason of an exception: its first cause, without colours and torch's advice."""
     while not isinstance(e, Fallback) and e.__cause__ is not None:
         e = e.__cause__
-    text = _COLOURS.sub("", str(e)).strip().split("\n\n")[0]
-    line = re.sub(r"\s+", " ", text)
+    line = plain(e)
     line = line if len(line) <= _LONGEST else line[:_LONGEST] + "..."
     return line if isinstance(e, Fallback) else f"{type(e).__name__}: {line}"
