@@ -100,7 +100,7 @@ def test_what_is_no_program_is_refused_in_a_line(tmp_path, monkeypatch, occ_cli)
     for name, code in (("none", "OCC0101"), ("text", "OCC0102"), ("empty", "OCC0102"), ("weights", "OCC0102")):
         ran = occ_cli("build", f"{name}.pt2", "-t", "interp")
         assert (ran.code, code in ran.err, "Traceback" in ran.err) == (1, True, False), ran.err
-    with pytest.raises(TypeError, match="torch[.]export[.]export"):
+    with pytest.raises(TypeError, match=r"torch\.export\.export"):
         occ.compile(torch.nn.Linear(2, 2))
     with pytest.raises(TypeError, match="int is no model"):
         occ.compile(3)
