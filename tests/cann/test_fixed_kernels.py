@@ -31,6 +31,7 @@ STEPS = {"s": np.float32(0.05), "t": np.float32(0.5), "z": np.int8(0)}
 WRITTEN: dict[str, tuple[str, dict[str, np.ndarray], set[str]]] = {
     "rows normalised a picture": ("(float[n, 4, h, 8] x) => (float[n, 4, h, 8] y) { y = InstanceNormalization (x, s, b) }", {"s": f(4), "b": f(4)}, {"InstanceNorm"}),
     "rows normalised in groups": ("(float[n, 4, h, 8] x) => (float[n, 4, h, 8] y) { y = GroupNormalization <num_groups = 2> (x, s, b) }", {"s": f(4), "b": f(4)}, {"InstanceNorm"}),
+    "a mean of each picture": ("(float[n, 4, h, 8] x) => (float[n, 4, 1, 1] y) { y = GlobalAveragePool (x) }", {}, {"GlobalAveragePool"}),
     "near channels": ("(float[n, 4, h, 8] x) => (float[n, 4, h, 8] y) { y = LRN <size = 3, alpha = 0.1, beta = 0.6, bias = 1.5> (x) }", {}, {"LRN"}),
     "a smooth unit": ("(float[n, h] x) => (float[n, h] y) { y = Celu <alpha = 0.7> (x) }", {}, {"Celu"}),
     "a slice": ("(float[n, h, 8] x) => (float[n, h, 3] y) { y = Slice (x, b, e, a, k) }", {"b": np.array([7]), "e": np.array([1]), "a": np.array([-1]), "k": np.array([-2])}, set()),

@@ -152,7 +152,7 @@ class KernelTable:
             return "GE"
         unknown = is_dynamic(node) if dynamic is None else dynamic
         if node.type in _REPLACED:
-            return "AI Core"
+            return "" if unknown else "AI Core"
         put = replacement(node)
         if put is not None and "AI Core" in self._units(put, precision, unknown):
             return "AI Core"
@@ -169,7 +169,7 @@ class KernelTable:
         With `dynamic`, a kernel that takes unknown extents if there is one; `fixed` where there are others alone.
         """
         if operator in _NO_KERNEL or operator in _REPLACED:
-            return "AI Core"
+            return "fixed" if dynamic and operator in _REPLACED else "AI Core"
         if operator == "StridedSliceV2":
             operator, position = "StridedSlice", 0  # a pass makes one of the other
         fixed = ""

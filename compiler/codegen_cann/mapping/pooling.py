@@ -218,7 +218,7 @@ def rooted(e: Emitter, x: Ref, p: float) -> Ref:
 
 def _global_average(e: Emitter, op: Op, x: Ref) -> Ref:
     shape = (*x.shape[:2], *(1,) * (len(x.shape) - 2))
-    if len(x.shape) == 4 and x.dtype in ("FLOAT", "FLOAT16"):
+    if len(x.shape) == 4 and x.dtype in ("FLOAT", "FLOAT16") and not e.chip.dynamic:
         made = e.op("GlobalAveragePool", x, out=Desc(x.dtype, shape, "NCHW"))
         made.node.formats = {"x": "NCHW"}
         return made
