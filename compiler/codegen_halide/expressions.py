@@ -27,8 +27,7 @@ _CPP_TYPES = {
 }  # fmt: skip
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _PLAIN_CALLS = {
-    "abs": "abs", "sqrt": "sqrt", "tan": "tan", "asin": "asin",
-    "acos": "acos", "atan": "atan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
+    "abs": "abs", "sqrt": "sqrt", "tan": "tan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round",
     "atan2": "atan2", "popcount": "popcount",
 }  # fmt: skip

@@ -132,8 +132,8 @@ OPERATOR(!=) OPERATOR(&) OPERATOR(|) OPERATOR(^)
 BINARY(operator&&, Halide::operator&&) BINARY(operator||, Halide::operator||)
 UNARY(operator-, Halide::operator-) UNARY(operator!, Halide::operator!) UNARY(operator~, Halide::operator~)
 UNARY(strict_float, Halide::strict_float) UNARY(likely, Halide::likely) UNARY(abs, Halide::abs) UNARY(sqrt, Halide::sqrt) UNARY(te_exp, whole::te_exp)
-UNARY(te_log, whole::te_log) UNARY(tan, Halide::tan) UNARY(asin, Halide::asin)
-UNARY(acos, Halide::acos) UNARY(atan, Halide::atan) UNARY(sinh, Halide::sinh) UNARY(cosh, Halide::cosh)
+UNARY(te_log, whole::te_log) UNARY(tan, Halide::tan)
+UNARY(sinh, Halide::sinh) UNARY(cosh, Halide::cosh)
 UNARY(asinh, Halide::asinh) UNARY(acosh, Halide::acosh) UNARY(atanh, Halide::atanh) UNARY(floor, Halide::floor)
 UNARY(ceil, Halide::ceil) UNARY(trunc, Halide::trunc) UNARY(round, Halide::round)
 BINARY(atan2, Halide::atan2) UNARY(popcount, Halide::popcount) UNARY(te_isnan, whole::te_isnan) UNARY(te_isinf, whole::te_isinf)
@@ -146,6 +146,7 @@ UNARY(te_nearest, whole::te_nearest) UNARY(te_opaque, whole::te_opaque) BINARY(t
 BINARY(te_shr, whole::te_shr) UNARY(te_sign, whole::te_sign) BINARY(te_pow, whole::te_pow) UNARY(te_decay, whole::te_decay)
 UNARY(te_to_bf16, whole::te_to_bf16) UNARY(te_tanh, whole::te_tanh) UNARY(te_erf, whole::te_erf)
 UNARY(te_log1p, whole::te_log1p) UNARY(te_sin, whole::te_sin) UNARY(te_cos, whole::te_cos)
+UNARY(te_asin, whole::te_asin) UNARY(te_acos, whole::te_acos) UNARY(te_atan, whole::te_atan)
 
 Expr min(Expr a, Expr b) {
     if (b.node->number) return made(Halide::min(whole_of(a), *b.node->number));

@@ -59,7 +59,7 @@ Expr operator<(Expr, Expr), operator<=(Expr, Expr), operator>(Expr, Expr), opera
 Expr operator!=(Expr, Expr), operator&&(Expr, Expr), operator||(Expr, Expr), operator&(Expr, Expr), operator|(Expr, Expr);
 Expr operator^(Expr, Expr), operator-(Expr), operator!(Expr), operator~(Expr);
 Expr select(Expr, Expr, Expr), clamp(Expr, Expr, Expr), min(Expr, Expr), max(Expr, Expr), strict_float(Expr), likely(Expr);
-Expr abs(Expr), sqrt(Expr), te_exp(Expr), te_log(Expr), te_cos(Expr), tan(Expr), asin(Expr), acos(Expr), atan(Expr);
+Expr abs(Expr), sqrt(Expr), te_exp(Expr), te_log(Expr), te_cos(Expr), tan(Expr), te_asin(Expr), te_acos(Expr), te_atan(Expr);
 Expr sinh(Expr), cosh(Expr), asinh(Expr), acosh(Expr), atanh(Expr), floor(Expr), ceil(Expr), trunc(Expr), round(Expr);
 Expr te_isinf(Expr), atan2(Expr, Expr), popcount(Expr);
 Expr cast(Type, Expr), reinterpret(Type, Expr), const_true(), const_false();

@@ -32,6 +32,9 @@ _LOG1P = (0.0833330229, 0.0125067271, 0.0021876404, 0.0005471098)
 _TANH = (-0.3333332837, 0.1333274990, -0.0538478047, 0.0209824834, -0.0060753995)
 _ERF = (1.1283791065, 0.1915506124, 0.0528754890, 0.0038081759, 0.0002846883, 0.0000020259)
 _ERF_BELOW = (1.0, 0.5030899644, 0.1145597547, 0.0150551181, 0.0011707298, 0.0000378318)
+_ATAN = (-0.333329491539, 0.199777106478, -0.138776856032, 0.0805374449538)
+_ASIN = (0.16666752422, 0.074953002686, 0.045470025998, 0.024181311049, 0.042163199048)
+_TAN_1, _TAN_3 = 0.4142135623731, 2.414213562373  # of pi / 8 and 3 pi / 8
 
 
 _SIN = (-0.1666665524, 0.0083321585, -0.0001951525)
@@ -156,6 +159,46 @@ def cos(x: Expr) -> Expr:
     return _with_sign(*_wave(x, 1))
 
 
+def atan(x: Expr) -> Expr:
+    """Arcs of more than pi / 8 from pi / 4, of more than 3 pi / 8 from pi / 2, then `r + r**3 P(r*r)`; 2e-7.
+
+    Reductions and coefficients are those of `atanf` of Cephes (Moshier, 1989).
+    """
+    size = call("abs", x)
+    far, middle = size > _TAN_3, size > _TAN_1
+    one = literal(1, F32)
+    above = where(far, -one, where(middle, size - 1.0, size))
+    r = above / where(far, size, where(middle, size + 1.0, one))
+    z = r * r
+    start = where(far, literal(pi / 2, F32), where(middle, literal(pi / 4, F32), literal(0, F32)))
+    value = start + (r * z * _polynomial(z, _ATAN) + r)
+    return _with_sign(value, binary("and", Bitcast(x, I32), literal(I32.lowest, I32)))
+
+
+def _half_arc(x: Expr) -> tuple[Expr, Expr]:
+    """Whether `|x|` is above 1/2, and the arc sine of `|x|`, there of `sqrt((1 - |x|) / 2)`: `r + r**3 P(r*r)`."""
+    size = call("abs", x)
+    far = size > 0.5
+    z = where(far, (1.0 - size) * 0.5, size * size)
+    r = where(far, call("sqrt", z), size)
+    return far, r * z * _polynomial(z, _ASIN) + r
+
+
+def asin(x: Expr) -> Expr:
+    """`pi / 2 - 2 asin(sqrt((1 - |x|) / 2))` above 1/2, else a polynomial (Cephes, `asinf`); 2e-7, NaN beyond 1."""
+    far, part = _half_arc(x)
+    value = where(far, literal(pi / 2, F32) - part * 2.0, part)
+    return _with_sign(value, binary("and", Bitcast(x, I32), literal(I32.lowest, I32)))
+
+
+def acos(x: Expr) -> Expr:
+    """`2 asin(sqrt((1 - |x|) / 2))` or what is left of pi beyond 1/2, else `pi / 2 - asin(x)`; 2e-7, NaN beyond 1."""
+    far, part = _half_arc(x)
+    negative = x < 0.0
+    near = where(negative, literal(pi / 2, F32) + part, literal(pi / 2, F32) - part)
+    return where(far, where(negative, literal(pi, F32) - part * 2.0, part * 2.0), near)
+
+
 APPROXIMATIONS: dict[str, Function] = {
     "exp": exp,
     "decay": exp,
@@ -165,4 +208,7 @@ APPROXIMATIONS: dict[str, Function] = {
     "erf": erf,
     "sin": sin,
     "cos": cos,
+    "atan": atan,
+    "asin": asin,
+    "acos": acos,
 }
