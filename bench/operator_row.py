@@ -27,6 +27,7 @@ class Row:
         constants: constant inputs: integers or texts of letters, or real numbers.
         ranges: bounds of random values, the upper one excluded for integers unless it is the lower one too; letters are extents.
         opset: of ai.onnx.
+        tolerance: where onnxruntime rounds what the operator does not ask for, as a share of the largest value.
     """
 
     operator: str
@@ -40,6 +41,7 @@ class Row:
     )
     ranges: Mapping[str, Range] = field(default_factory=dict[str, Range])
     opset: int = 22
+    tolerance: float = 0.0
 
 
 LINE: Extents = {"N": (1, 64, 1024), "C": (1000, 1024, 2048)}

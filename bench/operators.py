@@ -67,7 +67,7 @@ class Case:
         values = {name: self._values(rng, kind, name, shape) for kind, name, shape in self.inputs()}
         fixed = {*self.row.weights, *self.row.constants}
         given = ", ".join(
-            f"{kind}[{','.join(d if self.symbolic and d.isupper() else str(self.extent(d)) for d in shape)}] {name}"
+            f"{kind}{self._dims(shape)} {name}"
             for kind, name, shape in self.inputs() if name not in fixed
         )  # fmt: skip
         node = re.sub(r"%(\w)", lambda m: str(self.extent(m[1])), self.row.node)
@@ -78,6 +78,11 @@ class Case:
         opsets = [onnx.helper.make_opsetid("", self.row.opset), onnx.helper.make_opsetid("com.microsoft", 1)]
         made: Any = onnx.helper.make_model(graph, opset_imports=opsets, ir_version=10)
         return made.SerializeToString(), {n: v for n, v in values.items() if n not in fixed}
+
+    def _dims(self, shape: list[str]) -> str:
+        """The shape of an input in ONNX syntax, where a scalar has no brackets."""
+        dims = [d if self.symbolic and d.isupper() else str(self.extent(d)) for d in shape]
+        return f"[{','.join(dims)}]" if dims else ""
 
     def _values(self, rng: np.random.Generator, kind: str, name: str, shape: list[str]) -> np.ndarray:
         dtype, dims = np.dtype(KINDS[kind]), tuple(map(self.extent, shape))
@@ -166,7 +171,9 @@ def measured(case: Case, target: str, threads: list[int]) -> dict[str, Any]:
             got = ours.run(inputs)
         except Exception as e:
             return {"error": _first_line(e)}
-        if wrong := differs(got, dict(zip([o.name for o in theirs.get_outputs()], expected, strict=True))):
+        if wrong := differs(
+            got, dict(zip([o.name for o in theirs.get_outputs()], expected, strict=True)), case.row.tolerance
+        ):
             return {"error": wrong}
         clock = time.thread_time if count == 1 else time.perf_counter
         runs = partial(ours.run, inputs), partial(theirs.run, None, inputs)
@@ -174,8 +181,8 @@ def measured(case: Case, target: str, threads: list[int]) -> dict[str, Any]:
     return made
 
 
-def differs(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -> str:
-    """What is wrong with outputs; nothing if they agree. Codes of 8 bits may be off by one: implementations round differently."""
+def differs(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], least: float = 0.0) -> str:
+    """What is wrong with outputs; nothing if they agree within the tolerance of their type, or `least` if that is more. Codes of 8 bits may be off by one: implementations round differently."""
     from occ.compiler.compare import difference
 
     for name, e in expected.items():
@@ -183,7 +190,7 @@ def differs(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray]) -
         if g.shape != e.shape or g.dtype != e.dtype:
             return f"`{name}` is {g.dtype}{list(g.shape)}, not {e.dtype}{list(e.shape)}"
         if e.dtype.kind == "f":
-            if not (gap := difference(g, e)) <= TOLERANCES[e.dtype]:
+            if not (gap := difference(g, e)) <= max(TOLERANCES[e.dtype], least):
                 return f"`{name}` differs by {gap:.1e} of the largest value"
         elif (apart := np.abs(g.astype(np.int64) - e.astype(np.int64)).max(initial=0)) > (
             e.dtype.itemsize == 1 and e.dtype.kind != "b"
