@@ -31,7 +31,7 @@ class Fuse(Pass):
     """Groups ops into `fuse` regions that become one kernel each. A region has one result, that of its last op.
 
     Elementwise ops join the contraction, reduction or elementwise op that they read element by element; elementwise ops
-    that only a reduction reads join it, and those that widen what only the elementwise ops of a contraction read.
+    that only a reduction or an elementwise op reads join it, and those that widen what only the elementwise ops of a contraction read.
 
     `%c = Conv(%x, @w)  %y = Relu(%c)` --> `%y = fuse(%x, @w) do (%a, %b) { %c = Conv(%a, %b)  %r = Relu(%c)  yield %r }`
     """
@@ -61,6 +61,8 @@ class Fuse(Pass):
                 grouping.absorb_producers(op)
             elif facts[op].kind == CONTRACTION:
                 grouping.absorb_widening(op)
+            elif facts[op].kind == MAP:
+                grouping.absorb_elementwise(op)
         made = 0
         for group in grouping.groups():
             if len(group) > 1:
@@ -202,6 +204,24 @@ class _Grouping:
             fits = len(producers) + len(group) <= self.max_ops and self._has_room([*producers, *group])
             fits = fits and all(self.facts[p].kind == MAP and not self.facts[p].joins for p in producers)
             if fits and results_of(producers) == [value]:
+                group += producers
+                for p in producers:
+                    self.group_of[p] = group
+
+    def absorb_elementwise(self, op: Op) -> None:
+        """Let an elementwise group take those that one of its ops alone reads, element by element: both sides of a sum of two
+        chains are one kernel.
+        """
+        group = self.group_of[op]
+        if any(self.facts[g].kind != MAP for g in group):
+            return
+        for value in [v for v in dict.fromkeys(op.inputs) if v in self.facts[op].pointwise]:
+            maker = value.defining_op
+            if maker is None or maker not in self.group_of or value.users != [op] or self.group_of[maker] is group:
+                continue
+            producers = self.group_of[maker]
+            fits = len(producers) + len(group) <= self.max_ops and self._has_room([*producers, *group])
+            if fits and all(self.facts[p].kind == MAP for p in producers) and results_of(producers) == [value]:
                 group += producers
                 for p in producers:
                     self.group_of[p] = group
