@@ -16,6 +16,7 @@ from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.reductions import neutral
 from occ.compiler.ir.te.roles import SUM_BLOCK, facts_of_role
+from occ.compiler.ir.te.scatter_rows import passed_on
 from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive
 from occ.compiler.ir.te.walks import transform, walk
 
@@ -294,7 +295,10 @@ class _Generator:
         printer = self._printer(s)
         start = printer.data(s.init) if s.base is None else f"undef<{cpp_type(s.dtype)}>()"
         self._line(f"{self._at(s)} = {start};")
-        self._domain(f"dom_{s.name}", s.over)
+        passed = passed_on(s)
+        for over, own in passed.items():
+            self._line(f'Var {over}("{own}");')
+        self._domain(f"dom_{s.name}", [a for a in s.over if a.name not in passed])
         where = [printer.position(e, n, guarded=True) for e, n in zip(s.target, s.shape, strict=True)]
         at = f"{s.name}({', '.join(reversed(where))})"
         value = self._exactly(printer.data(s.value))
@@ -349,6 +353,7 @@ class _Generator:
         """Variables that splits and fuses make: RVars where an update's own variable is split, Vars elsewhere."""
         reduced = {a.name for s in self.f.stages for a in (s.over if isinstance(s, Scatter) else reduce_axes(s.expr))}
         reduced |= {s.axes[-1].name for s in self.f.stages if s.name in self.in_parts}
+        reduced -= {a for s in self.f.stages if isinstance(s, Scatter) for a in passed_on(s)}
         for d in schedule:
             if d.call not in ("split", "fuse"):
                 continue

@@ -66,6 +66,23 @@ def test_top_of_an_axis_of_any_length(target: str, dtype: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("dtype", "largest"), [("float32", 1), ("float16", 0), ("int8", 1), ("uint64", 0)])
+@pytest.mark.parametrize(
+    ("shape", "k", "axis"), [((2, 1001), 5, 1), ((1, 6000), 40, 1), ((2, 500, 3), 2, 1), ((4099,), 1, 0)]
+)
+def test_a_few_of_many_by_blocks(
+    target: str, dtype: str, largest: int, shape: tuple[int, ...], k: int, axis: int
+) -> None:
+    session = occ.compile(model("TopK", dtype, shape, [k], axis=axis, largest=largest), target)
+    check_top(session, values(dtype, *shape), k, axis, largest=largest)
+    # All alike: the first ones are taken, though what is past the end is equal.
+    for fill in np.array([-40, 0, 7]).astype(dtype):
+        check_top(session, np.full(shape, fill, dtype), k, axis, largest=largest)
+    least = np.full(shape, np.iinfo(dtype).min if np.dtype(dtype).kind in "iu" else -np.inf, dtype)
+    check_top(session, least, k, axis, largest=largest)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_top_of_a_long_axis_in_the_middle(target: str) -> None:
     session = occ.compile(model("TopK", "float32", (2, 700, 3), [300], axis=1, largest=0), target)
     x = values("float32", 2, 700, 3)

@@ -6,7 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from operator import and_
+from itertools import product
+from operator import add, and_
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
@@ -21,6 +22,9 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
+_TAPS = (
+    16  # neighbours of a point that stand in an expression one after the other, so that vectors run along the points
+)
 CUBIC_A = -0.75  # of Keys' cubic convolution, as PyTorch has it
 
 
@@ -140,6 +144,10 @@ class GridSample:
             batch, c, out, tap = i[0], i[1], i[2 : 2 + n], i[2 + n :]
             return weighted(lambda p: cast(dtype, x[(batch, c, *p)]), around, [(batch, *out, k) for k in tap])
 
+        if taps**n <= _TAPS:
+            each = [*product(map(wrap, range(taps)), repeat=n)]
+            total = lambda *i: cast(x.dtype, reduce(add, (term(*i, *tap) for tap in each)))
+            return t.map(shape, total, name="grid_sample")
         acc = t.sum(shape, (taps,) * n, term, name="grid_sample")
         return acc if dtype == x.dtype else t.map(shape, lambda *i: cast(x.dtype, acc[i]), name="narrow")
 
@@ -204,11 +212,8 @@ class DeformConv:
 
         lead = (x.shape[0], a.offset_group * taps, *win.out)
         moves = (x.shape[0], a.offset_group * taps * n, *win.out)
-        for what, given, wanted in (
-            ("the offset", offset, moves),
-            ("the mask", mask, lead),
-            ("the bias", b, w.shape[:1]),
-        ):
+        operands = ("the offset", offset, moves), ("the mask", mask, lead), ("the bias", b, w.shape[:1])
+        for what, given, wanted in operands:
             if given is not None:
                 equal_shapes(given.shape, wanted, f"`DeformConv`: {what}")
         equal_dims(each * a.group, w.shape[0], "`DeformConv`: filters in groups of one size")
@@ -235,12 +240,12 @@ class DeformConv:
 
         samples = t.sum((*x.shape[:2], *win.kernel, *win.out), (2,) * n, sample, name="samples")
 
-        def product(*i: Expr) -> Expr:
+        def tap_product(*i: Expr) -> Expr:
             batch, o, out, c, tap = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n :]
             return samples[(batch, o // wrap(each) * wrap(per_group) + c, *tap, *out)] * f.in_acc(w[(o, c, *tap)])
 
         shape = (x.shape[0], w.shape[0], *win.out)
-        acc = t.sum(shape, (per_group, *win.kernel), product, name="deform_conv")
+        acc = t.sum(shape, (per_group, *win.kernel), tap_product, name="deform_conv")
         return t.map(
             shape, lambda *i: cast(x.dtype, acc[i] if b is None else acc[i] + f.in_acc(b[i[1]])), name="deform_conv_out"
         )

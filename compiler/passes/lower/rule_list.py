@@ -24,6 +24,7 @@ from occ.compiler.passes.schedule.rules.fused_rows import fused_rows
 from occ.compiler.passes.schedule.rules.packed_contraction import packed_contraction
 from occ.compiler.passes.schedule.rules.planar_window import planar_window
 from occ.compiler.passes.schedule.rules.resample import resample
+from occ.compiler.passes.schedule.rules.scattered_rows import scattered_rows
 from occ.compiler.passes.schedule.rules.sequential_folds import sequential_folds
 from occ.compiler.passes.schedule.rules.transpose_tiles import transpose_tiles
 from occ.compiler.passes.schedule.rules.vector_reduction import vector_reduction
@@ -55,6 +56,7 @@ RULES = (
             transpose_tiles,
             elementwise,
             vector_reduction,
+            scattered_rows,
         ),
     ),
     FALLBACK,
