@@ -26,14 +26,18 @@ from occ.compiler.ir.ops import Registry
 from occ.runtime.foreign import foreign_file
 
 
-def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
+def read_file(path: Path, adapter: Path | None = None) -> tuple[ModelProto, MappedModel]:
     """Read a model file, its large weights mapped.
+
+    Args:
+        path: of the file.
+        adapter: the folder of a LoRA adapter, for files of weights without a graph.
 
     Raises:
         CompileError: OCC0101 the file cannot be read; OCC0102 it is not an ONNX model; OCC0109 its weights cannot be made one.
     """
     if is_safetensors(path) and path.is_file():
-        return read_safetensors(path)
+        return read_safetensors(path, adapter)
     try:
         size = path.stat().st_size
         if path.is_dir():
@@ -46,7 +50,12 @@ def read_file(path: Path) -> tuple[ModelProto, MappedModel]:
     if is_gguf(mapped):
         from occ.compiler.frontend.architectures.gguf_file import read_gguf
 
-        return read_gguf(path)
+        return read_gguf(path, adapter)
+    if adapter is not None:
+        raise error(
+            "OCC0109", f"the adapter `{shorten(str(adapter))}` cannot be added to `{path}`, which is ONNX",
+            help="give a GGUF file or a folder of safetensors, or merge the adapter before the export",
+        )  # fmt: skip
     try:
         model = scan(mapped)
     except WireError as e:
@@ -92,7 +101,7 @@ def not_a_model(where: str | Path, why: str, data: bytes | None = None) -> Compi
 
 def import_model(
     source: Path | bytes | ModelProto, overrides: Overrides | None = None, registry: Registry | None = None, *,
-    name: str = "",
+    name: str = "", adapter: Path | None = None,
 ) -> Module:  # fmt: skip
     """Import a model.
 
@@ -101,6 +110,7 @@ def import_model(
         overrides: extents fixed by the user.
         registry: the operators that the model may use; the built-in ones if None.
         name: of the module; from the file or the graph if empty.
+        adapter: as of `read_file`.
 
     Raises:
         CompileError: with every problem found.
@@ -108,7 +118,7 @@ def import_model(
     mapped, folder = MappedModel(b""), None
     match source:
         case Path():
-            proto, mapped = read_file(source)
+            proto, mapped = read_file(source, adapter)
             folder, name = ModelFolder.of(source), name or source.stem
             folder.read |= mapped.files
         case bytes():

@@ -69,10 +69,15 @@ from occ.cli.console import say
     help="Of several prompts so many in one run; by default 8, or 1 where the model cannot do that.",
 )  # fmt: skip
 @click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens that the cache has room for.")
+@click.option(
+    "--adapter", type=click.Path(path_type=Path),
+    help="The folder of a LoRA adapter of peft, to add to the weights of a .gguf file or of a folder of safetensors.",
+)  # fmt: skip
 @options.threads
 def command(
     model: str, prompts: tuple[str, ...], tokens: tuple[str, ...], chat: bool, max_new_tokens: int, greedy: bool,
-    stop: tuple[str, ...], num_beams: int, batch_size: int | None, capacity: int, threads: int | None, **sampling: Any,
+    stop: tuple[str, ...], num_beams: int, batch_size: int | None, capacity: int, adapter: Path | None,
+    threads: int | None, **sampling: Any,
 ) -> None:  # fmt: skip
     """Continue a prompt with the language model in the folder DIR; text comes as it is written.
 
@@ -86,7 +91,7 @@ def command(
     if chat and not prompts:
         raise click.UsageError("--chat takes a --prompt")
     given: list[Prompt] = [*prompts, *map(_ids, tokens)]
-    lm = LanguageModel(Path(model), threads, capacity)
+    lm = LanguageModel(Path(model), threads, capacity, adapter=adapter)
     if chat:
         given = [lm.chat([{"role": "user", "content": p}]) for p in prompts]
     start, made = time.perf_counter(), list[int]()

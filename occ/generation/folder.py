@@ -37,6 +37,7 @@ class Folder:
         ends: tokens that end a text.
         context: tokens that the model can take, or 0 if nothing says so.
         head: elements of a head, likewise.
+        adapter: the folder of a LoRA adapter to add to the weights, or None.
     """
 
     model: Path
@@ -46,6 +47,7 @@ class Folder:
     ends: tuple[int, ...] = ()
     context: int = 0
     head: int = 0
+    adapter: Path | None = None
 
     @classmethod
     def of(cls, path: Path) -> Folder:

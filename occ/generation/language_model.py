@@ -43,6 +43,7 @@ class LanguageModel:
         capacity: tokens of a prompt and its continuation together, at most; less if the model takes less.
         target: `cpu` or `cpu-jit`.
         several: build the model for several texts at once, which then serves single ones too: one copy of the weights.
+        adapter: the folder of a LoRA adapter of peft, which is added to the weights of a GGUF file or a folder of safetensors.
 
     Attributes:
         session: the compiled step.
@@ -64,11 +65,11 @@ class LanguageModel:
 
     def __init__(
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
-        several: bool = False,
+        several: bool = False, adapter: str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         if capacity < 2:
             raise RunError("OCC0501", f"capacity is {capacity}", "give room for at least 2 tokens")
-        folder = Folder.of(Path(path))
+        folder = replace(Folder.of(Path(path)), adapter=None if adapter is None else Path(adapter))
         self.capacity, self._context = min(capacity, folder.context or capacity), folder.context
         self.ends = folder.ends
         self.tokenizer = (

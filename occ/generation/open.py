@@ -17,6 +17,7 @@ from occ.generation import prepare
 from occ.generation.folder import Folder
 from occ.loading import load
 from occ.runtime.artifact import Artifact
+from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 
 if TYPE_CHECKING:
@@ -84,10 +85,20 @@ def find_or_build(folder: Folder, target: str = DEFAULT, *, batched: bool = Fals
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is no decoder.
     """
-    from occ.compiler.cache.cache import digest
+    from occ.compiler.cache.cache import Cache, digest
+    from occ.compiler.cache.file_stamps import Stamps
 
     generation = digest([Path(prepare.__file__).read_bytes()])
-    how = {"generation": generation, "target": target, "head": folder.head, "batched": batched}
+    if folder.adapter is not None and (folder.model.is_dir() or _is_zip(folder.model)):
+        raise RunError(
+            "OCC0501", f"no adapter is added to the artifact `{folder.model}`", "give the model it was built from"
+        )
+    added = (
+        []
+        if folder.adapter is None
+        else [Stamps(Cache()).digest_of(p) for p in sorted(folder.adapter.glob("adapter_*"))]
+    )
+    how = {"generation": generation, "target": target, "head": folder.head, "batched": batched, "adapter": added}
     return _find_or_build(folder.model, how, lambda: build(folder, target, batched=batched))
 
 
@@ -133,7 +144,7 @@ def build(folder: Folder, target: str = DEFAULT, *, batched: bool = False) -> tu
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is no decoder.
     """
-    module = prepare.prepared(folder.model, folder.head, batched=batched)
+    module = prepare.prepared(folder.model, folder.head, batched=batched, adapter=folder.adapter)
     return _built(module, target, {"caches": "growing"})
 
 

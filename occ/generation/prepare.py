@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from occ.compiler.driver.source import load_module
+from occ.compiler.frontend.onnx import import_model
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I32, I64, DType
@@ -28,7 +29,7 @@ _LAST_KEY, _AT, _BIAS = 5, 9, 10  # its operands: keys of each sequence, less on
 _END = np.iinfo(np.int64).max
 
 
-def prepared(path: Path, head: int = 0, *, batched: bool = False) -> Module:
+def prepared(path: Path, head: int = 0, *, batched: bool = False, adapter: Path | None = None) -> Module:
     """The module of a decoder, for one sequence, or several that end at the same place of their caches.
 
     Mask and positions follow from the length of the caches, so they are no inputs any more, and the head is computed for
@@ -39,12 +40,13 @@ def prepared(path: Path, head: int = 0, *, batched: bool = False) -> Module:
         path: of the file.
         head: elements of a head, where the file leaves them open; 0 if nothing says how many.
         batched: leave the number of sequences open.
+        adapter: the folder of a LoRA adapter to add to the weights.
 
     Raises:
         CompileError: the file cannot be read.
         RunError: OCC0501 it is no decoder, or has no open number of sequences.
     """
-    m = load_module(path)
+    m = load_module(path) if adapter is None else import_model(path, adapter=adapter)
     args = {a.name: a for a in m.main.args}
     if IDS not in args or LOGITS not in m.main.result_names:
         raise RunError(

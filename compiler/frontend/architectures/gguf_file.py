@@ -18,6 +18,7 @@ from occ.compiler.frontend.architectures.decoder_graph import decoder_model
 from occ.compiler.frontend.architectures.description import PROJECTIONS, Decoder, Rope
 from occ.compiler.frontend.architectures.ggml_blocks import stored_tensors
 from occ.compiler.frontend.architectures.gguf_container import Container, ContainerError, read_container
+from occ.compiler.frontend.architectures.lora import adapted
 from occ.compiler.frontend.architectures.stored import Stored, checked, floats, halves_apart, unfused
 from occ.compiler.frontend.external import MappedModel
 
@@ -33,8 +34,12 @@ _WINDOW = {
 _IGNORED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
-def read_gguf(path: Path) -> tuple[ModelProto, MappedModel]:
+def read_gguf(path: Path, adapter: Path | None = None) -> tuple[ModelProto, MappedModel]:
     """The ONNX model of a decoder in a file, and the bytes of its weights.
+
+    Args:
+        path: of the file.
+        adapter: the folder of a LoRA adapter to add; what it changes is widened to f32.
 
     Raises:
         CompileError: OCC0109 the file is damaged, or of an architecture or a type that is not known; OCC0604 the package `gguf`
@@ -51,7 +56,7 @@ def read_gguf(path: Path) -> tuple[ModelProto, MappedModel]:
         raise error("OCC0109", f"`{shorten(str(path))}` needs the package `gguf`", help="pip install gguf") from None
     if why := checked(weights, [*d.tensors()], _IGNORED):
         raise _refused(path, why)
-    return decoder_model(d, weights)
+    return decoder_model(d, weights if adapter is None else adapted(d, weights, adapter))
 
 
 def _refused(path: Path, why: str) -> CompileError:

@@ -6,22 +6,20 @@ Source: https://huggingface.co/docs/safetensors (the header), `model.safetensors
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
-import numpy as np
 from onnx import ModelProto
 
 from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.frontend.architectures.decoder_graph import decoder_model
-from occ.compiler.frontend.architectures.stored import Stored, checked, unfused
+from occ.compiler.frontend.architectures.lora import adapted
+from occ.compiler.frontend.architectures.safetensors_file import SafetensorsError, read_tensors
+from occ.compiler.frontend.architectures.stored import checked, unfused
 from occ.compiler.frontend.architectures.transformers_config import MODEL_TYPES, Config, ConfigError, renamed
 from occ.compiler.frontend.external import MappedModel
 
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
-_FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 
 
 def is_safetensors(path: Path) -> bool:
@@ -29,11 +27,12 @@ def is_safetensors(path: Path) -> bool:
     return path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json")
 
 
-def read_safetensors(path: Path) -> tuple[ModelProto, MappedModel]:
+def read_safetensors(path: Path, adapter: Path | None = None) -> tuple[ModelProto, MappedModel]:
     """The ONNX model of a decoder, and the bytes of its weights.
 
     Args:
         path: of `model.safetensors` or of the index, beside which the other files are.
+        adapter: the folder of a LoRA adapter to add.
 
     Raises:
         CompileError: OCC0109 a file is missing or damaged, or of an architecture that is not known, or the package `safetensors`
@@ -42,14 +41,14 @@ def read_safetensors(path: Path) -> tuple[ModelProto, MappedModel]:
     try:
         config = Config(_object(path.parent / "config.json"))
         files = _shards(path)
-        weights = {name: stored for file in files for name, stored in _tensors(file).items()}
+        weights = {name: stored for file in files for name, stored in read_tensors(file).items()}
         d = config.decoder(weights)
-        weights = unfused(d, renamed(config, weights, tied=d.tied))
+        weights = unfused(d, renamed(weights, d.architecture, tied=d.tied))
         if why := checked(weights, [*d.tensors()], ()):
             raise ConfigError(why)
-    except ConfigError as e:
+    except (ConfigError, SafetensorsError) as e:
         raise _refused(path, str(e)) from None
-    model, mapped = decoder_model(d, weights)
+    model, mapped = decoder_model(d, weights if adapter is None else adapted(d, weights, adapter))
     mapped.files = frozenset({path.parent / "config.json", *files} - {path})
     return model, mapped
 
@@ -87,37 +86,3 @@ def _shards(path: Path) -> list[Path]:
         if Path(name).name != name or not name.endswith(".safetensors") or not (path.parent / name).is_file():
             raise ConfigError(f"its part `{shorten(name)}` is missing")
     return [path.parent / name for name in found]
-
-
-def _tensors(path: Path) -> dict[str, Stored]:
-    """The tensors of a file, which are views of it.
-
-    Raises:
-        ConfigError: it is damaged, or holds something else than floats.
-    """
-    header, data = _header(path)
-    return {name: _stored(path, name, info, data) for name, info in header.items() if name != "__metadata__"}
-
-
-def _header(path: Path) -> tuple[Mapping[str, Any], np.ndarray]:
-    """The header of a safetensors file: tensors with types, shapes and offsets, and where their bytes begin."""
-    try:
-        from safetensors import SafetensorError, safe_open
-    except ModuleNotFoundError:
-        raise ConfigError("it needs the package `safetensors`; `pip install safetensors`") from None
-    try:
-        with safe_open(path, "np"):
-            pass
-    except (SafetensorError, OSError) as e:
-        raise ConfigError(f"`{path.name}` is damaged: {e}") from None
-    data = np.memmap(path, np.uint8, "r").view(np.ndarray)
-    size = int.from_bytes(data[:8].tobytes(), "little")
-    return json.loads(data[8 : 8 + size].tobytes()), data[8 + size :]
-
-
-def _stored(path: Path, name: str, info: Mapping[str, Any], data: np.ndarray) -> Stored:
-    if info["dtype"] not in _FLOATS:
-        raise ConfigError(f"its tensor `{shorten(name)}` is of {info['dtype']}, and f32, f16 and bf16 are read")
-    start, end = info["data_offsets"]
-    shape, dtype = tuple(info["shape"]), _FLOATS[info["dtype"]]
-    return Stored(shape, lambda: data[start:end].view(dtype).reshape(shape))

@@ -188,21 +188,21 @@ class Config:
 _NAMES = {theirs: ours for ours, theirs in _OF_LAYERS.items() if ours != "mlp.gate_up_proj"}
 
 
-def renamed(config: Config, weights: Mapping[str, Stored], *, tied: bool) -> dict[str, Stored]:
+def renamed(weights: Mapping[str, Stored], kind: str, *, tied: bool) -> dict[str, Stored]:
     """Weights by the names of GGUF, and with the numbers of GGUF, where norms of Gemma have 1 added."""
-    parts = _OF_LAYERS | (_OF_POST_NORMS if config.kind in _POST_NORMS else {})
+    parts = _OF_LAYERS | (_OF_POST_NORMS if kind in _POST_NORMS else {})
     found = dict[str, Stored]()
     for name, stored in weights.items():
-        stem, _, kind = name.rpartition(".")
+        stem, _, ending = name.rpartition(".")
         if stem == "lm_head" and tied:
             continue
         if stem.startswith("model.layers."):
             layer, _, part = stem.removeprefix("model.layers.").partition(".")
             if part == "self_attn.rotary_emb":  # tables that old files hold
                 continue
-            ours = f"blk.{layer}.{parts[part]}.{kind}" if part in parts else name
+            ours = f"blk.{layer}.{parts[part]}.{ending}" if part in parts else name
         else:
-            ours = f"{_OTHERS[stem]}.{kind}" if stem in _OTHERS else name
+            ours = f"{_OTHERS[stem]}.{ending}" if stem in _OTHERS else name
         is_norm = stem.endswith("norm")
-        found[ours] = stored.plus(1.0) if config.kind in _GEMMAS and is_norm else stored
+        found[ours] = stored.plus(1.0) if kind in _GEMMAS and is_norm else stored
     return found
