@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper, numpy_helper, shape_inference
 
 _OPSET = 17
 Batch = int | str
@@ -69,9 +69,10 @@ class _Graph:
     ) -> onnx.ModelProto:
         known = {n: TensorProto.INT64 if n in ints else TensorProto.FLOAT for n in inputs}
         given = [helper.make_tensor_value_info(n, known[n], list(shape)) for n, shape in inputs.items()]
-        made = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
-        graph = helper.make_graph(self.nodes, self.name, given, made, self.weights)
-        return helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+        results = [helper.make_tensor_value_info(n, TensorProto.FLOAT, None) for n in outputs]
+        graph = helper.make_graph(self.nodes, self.name, given, results, self.weights)
+        made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", _OPSET)], ir_version=8)
+        return shape_inference.infer_shapes(made, strict_mode=True)
 
 
 def _head(g: _Graph, x: str, channels: int) -> str:

@@ -300,18 +300,14 @@ class _Sizes:
     # the schedule
 
     def _schedule(self, params: Sequence[Param]) -> tuple[Directive, ...]:
-        lengths: dict[int, Sym] = {}
-        for k in sorted(self.facts.blocks):
-            if (n := self.f.schedule[k].args[3]) != 1 and isinstance(n, int) and n not in lengths:
-                lengths[n] = self._symbol(n, 1)
+        blocks = {k: n for k in sorted(self.facts.blocks) if isinstance(n := self.f.schedule[k].args[3], int)}
+        lengths = {k: self._symbol(n, 1) for k, n in blocks.items()}
         wide = {p.name: p.type for p in params}
 
         def args(k: int, d: Directive) -> tuple[Arg, ...]:
             if d.call == "fetch_ahead":
                 return (d.args[0], *_panels(d, self.f, wide[str(d.args[0])]))
-            if k in self.facts.blocks and isinstance(n := d.args[3], int):
-                return (*d.args[:3], lengths.get(n, n), *d.args[4:])
-            return d.args
+            return (*d.args[:3], lengths[k], *d.args[4:]) if k in lengths else d.args
 
         return tuple(replace(d, args=args(k, d)) for k, d in enumerate(self.f.schedule))
 

@@ -1,0 +1,54 @@
+"""`occ warm` without a model, and builds that find its kernels."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from building import model_of, reference
+
+from occ.compiler.tuning import usual_nets
+
+_RNG = np.random.default_rng(0)
+
+
+def _mlp(rows, inner):
+    """Two layers with as many columns as vectors and as rows of a tile divide on every processor."""
+    weights = {
+        "a": _RNG.standard_normal((96, inner), dtype=np.float32),
+        "b": _RNG.standard_normal((inner, 96), dtype=np.float32),
+    }
+    text = f"g (float[{rows},96] x) => (float[{rows},96] y) {{ h = MatMul(x, a) r = Relu(h) y = MatMul(r, b) }}"
+    return model_of(text, weights)
+
+
+def test_kernels_of_usual_networks_are_found_by_builds_of_others(occ_cli, monkeypatch, tmp_path):
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.setattr(usual_nets, "NETS", {"mlp": lambda batch: _mlp(24 if batch == 1 else 48, 192)})
+    first = json.loads(occ_cli("warm", "--json").out.splitlines()[-1])
+    assert first["models"] == 2
+    assert first["compiled"] > 0
+    again = json.loads(occ_cli("warm", "--json").out.splitlines()[-1])
+    assert (again["compiled"], again["cached"]) == (0, first["compiled"] + first["cached"])
+
+    other = _mlp(48, 384)
+    onnx.save(other, tmp_path / "other.onnx")
+    made = occ_cli("build", tmp_path / "other.onnx", "-t", "cpu", "-O2", "-o", tmp_path / "other.occ", "--json")
+    facts = json.loads(made.out.splitlines()[-1])
+    assert facts["kernels"] == facts["compiled"] + facts["reused"]
+    assert facts["reused"] > 0
+
+    import occ
+
+    x = _RNG.standard_normal((48, 96), dtype=np.float32)
+    (y,) = occ.load(tmp_path / "other.occ")(x)
+    (wanted,) = reference(other, {"x": x})
+    np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("name", usual_nets.NETS)
+def test_usual_networks_are_models(name):
+    model = usual_nets.NETS[name](1)
+    onnx.checker.check_model(model, full_check=True)
