@@ -56,3 +56,14 @@ def toolkit(standin: Standin, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.chdir(tmp_path)
     standin.fallback, standin.operator = simulate, simulate_operator
     return standin
+
+
+@pytest.fixture
+def device(toolkit: Standin) -> Iterator[Standin]:
+    """A machine with two devices for the provider in onnxruntime; a test registers it."""
+    import occ
+
+    toolkit.machine("Ascend310P3", devices=2)
+    yield toolkit
+    gc.collect()
+    occ.onnxruntime.unregister()
