@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, reduce
+from functools import cache, lru_cache, reduce
 from math import gcd
 from typing import Any
 
@@ -83,20 +83,12 @@ class Sym:
     def __add__(self, other: Dim) -> Dim:
         if not isinstance(other, Dim):  # such as an expression, whose arithmetic it is then
             return NotImplemented
-        total = dict(self.terms)
-        for mono, coeff in terms_of(other):
-            total[mono] = total.get(mono, 0) + coeff
-        return build(total)
+        return _sum(self, other)
 
     def __mul__(self, other: Dim) -> Dim:
         if not isinstance(other, Dim):
             return NotImplemented
-        total: dict[Monomial, int] = {}
-        for m1, c1 in self.terms:
-            for m2, c2 in terms_of(other):
-                mono = _times(m1, m2)
-                total[mono] = total.get(mono, 0) + c1 * c2
-        return build(total)
+        return _product(self, other)
 
     def __neg__(self) -> Dim:
         return self * -1
@@ -129,6 +121,27 @@ class Sym:
 
 
 Dim = int | Sym
+
+
+# A model asks for the same few thousand sums and products again and again: of ten, nine are known.
+@lru_cache(maxsize=1 << 16)
+def _sum(a: Sym, b: Dim) -> Dim:
+    total = dict(a.terms)
+    for mono, coeff in terms_of(b):
+        total[mono] = total.get(mono, 0) + coeff
+    return build(total)
+
+
+@lru_cache(maxsize=1 << 16)
+def _product(a: Sym, b: Dim) -> Dim:
+    total: dict[Monomial, int] = {}
+    for m1, c1 in a.terms:
+        for m2, c2 in terms_of(b):
+            mono = _times(m1, m2)
+            total[mono] = total.get(mono, 0) + c1 * c2
+    return build(total)
+
+
 LONGEST = 150  # weight of what inference works with: real models have up to 50
 
 
