@@ -149,10 +149,11 @@ def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profi
         return None
     session.run(inputs)
     blocks = timed_blocks(lambda: session.run(inputs), runs)
+    cost = int(engine.call_cost() * 1e9)
     observed: list[list[tuple[KernelCall, int, int]]] = []
     for _ in range(runs):
         row: list[tuple[KernelCall, int, int]] = []
-        engine.observer = lambda call, start, end, row=row: row.append((call, start, end))
+        engine.observer = lambda call, start, end, row=row: row.append((call, start, max(end - cost, start + 1)))
         try:
             session.run(inputs)
         finally:

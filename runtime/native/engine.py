@@ -7,6 +7,7 @@ import os
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -35,6 +36,8 @@ RunDeferred = Callable[[str, Sequence[Any]], list[Any]]
 
 
 Observer = Callable[[KernelCall, int, int], None]  # a kernel that ran, from and to nanoseconds of `perf_counter_ns`
+
+_EMPTY_CALLS = 101  # that tell what the way to a kernel costs
 
 
 class NativeEngine:
@@ -173,6 +176,17 @@ class NativeEngine:
         self._run_segment(segment)
         if self.observer is not None:
             self.observer(segment.calls[0], start, time.perf_counter_ns())
+
+    def call_cost(self) -> float:
+        """Seconds that an observed kernel takes besides its own time: the clock, and the way from Python to it and back."""
+        if self._library is None or self._library.run is None:
+            return 0.0
+        nothing, spent = segment_of([]), list[int]()
+        for _ in range(_EMPTY_CALLS):
+            start = time.perf_counter_ns()
+            self._run_segment(nothing)
+            spent.append(time.perf_counter_ns() - start)
+        return median(spent) * 1e-9
 
     def _run_segment(self, segment: Segment) -> None:
         assert self._library is not None

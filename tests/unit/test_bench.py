@@ -174,3 +174,28 @@ def test_ratio_is_of_neighbouring_blocks(monkeypatch: pytest.MonkeyPatch) -> Non
     assert made["b"].cpu_ratio == pytest.approx(3)
     assert (made["a"].ms, made["b"].ms) == pytest.approx((10, 100))
     assert made["b"].cpu_ms == pytest.approx(50)
+
+
+@pytest.mark.toolchain
+def test_kernels_of_a_scan_do_not_count_the_way_from_python_to_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    text = """
+    <ir_version: 10, opset_import: ["" : 21]>
+    g (float[40, 8] x, float[8] s) => (float[8] f, float[40, 8] y) {
+      f, y = Scan <num_scan_inputs = 1, body = b (float[8] c, float[8] e) => (float[8] n, float[8] o) {
+        t = Tanh(c)
+        n = Add(t, e)
+        o = Identity(n)
+      }> (s, x)
+    }"""
+    session = occ.compile(onnx.parser.parse_model(text), "cpu")
+    inputs = {"x": np.zeros((40, 8), np.float32), "s": np.zeros(8, np.float32)}
+    assert 0 < session.engine.call_cost() < 1
+    monkeypatch.setattr(type(session.engine), "call_cost", lambda self: 0.0)
+    with_it = profile(session, inputs, runs=3)
+    monkeypatch.setattr(type(session.engine), "call_cost", lambda self: 60.0)
+    without = profile(session, inputs, runs=3)
+    assert with_it is not None
+    assert without is not None
+    assert len(without.events) == len(with_it.events) == 40
+    assert all(e.seconds > 1e-9 for e in with_it.events)
+    assert all(e.seconds == 1e-9 for e in without.events)
