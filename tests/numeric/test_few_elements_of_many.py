@@ -102,3 +102,16 @@ def test_pixels_outside_of_an_image_are_zero_though_the_nearest_is_infinite() ->
     m = model("g (float[1, 1, 2, 2] x, float[1, 1, 1, 2] g) => (float[1, 1, 1, 1] y) { y = GridSample(x, g) }")
     inputs = {"x": np.full((1, 1, 2, 2), np.inf, np.float32), "g": np.full((1, 1, 1, 2), 5, np.float32)}
     np.testing.assert_array_equal(occ.compile(m, "cpu").run(inputs)["y"], np.zeros((1, 1, 1, 1), np.float32))
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("shape", ["1", "15", "16", "100", "5000", "3, 70", "n", "n, m"])
+def test_codes_through_a_table(machine: str, shape: str) -> None:
+    m = model(f"g (uint8[256] t, uint8[{shape}] x) => (uint8[{shape}] y) {{ i = Cast <to = 7> (x) y = Gather(t, i) }}")
+    rng = np.random.default_rng(3)
+    session = occ.compile(m, "cpu", options={"halide.target": TARGETS[machine]}, threads=2)
+    for extent in (1, 17, 70_001) if "n" in shape else (0,):
+        dims = [extent if d == "n" else 3 if d == "m" else int(d) for d in shape.split(", ")]
+        table, x = (rng.integers(0, 256, d).astype(np.uint8) for d in (256, dims))
+        np.testing.assert_array_equal(session.run({"t": table, "x": x})["y"], table[x])
