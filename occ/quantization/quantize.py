@@ -96,16 +96,18 @@ def quantize(
 
     Raises:
         CompileError: OCC0101, OCC0102, OCC0106 the model cannot be read; OCC0103 its operator set is too old; OCC0205 `keep`
-            names nothing; OCC0409 the library is missing; OCC0605 the file cannot be written; OCC0617 the model cannot be
+            names nothing; OCC0409 the library is missing; OCC0603 an argument has no
+            such value; OCC0605 the file cannot be written; OCC0617 the model cannot be
             quantised. RunError: OCC0501 the inputs of `calibrate` do not fit the model.
     """
     get_target(target)
     asked = Asked(weights, target, method, keep, operators, block, per_channel, reduce_range)
+    asked.check(calibrate is not None)
     place = check_out(Path(out), [model])
     message, folder = loaded(model)
     before = _size(message, folder, model)
     floats = prepared(message, folder, halves=weights is not None, upgrade=weights is None)
-    samples = samples_of(calibrate, floats.graph) if calibrate is not None and weights is None else None
+    samples = samples_of(calibrate, floats.graph) if calibrate is not None else None
     with tempfile.TemporaryDirectory(prefix="occ-quantize-") as scratch, _quiet():
         made = _coded(floats, message, asked, samples, Path(scratch))
     nodes = made.changed

@@ -6,8 +6,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from occ.compiler.diagnostics import error
+
 Weights = Literal["int8", "int4"]
 Method = Literal["minmax", "entropy", "percentile"]
+BLOCKS = (16, 32, 64, 128, 256)
 METHODS: dict[str, str] = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}  # names of the library
 BITS: dict[str, int] = {"int8": 8, "int4": 4}
 
@@ -82,3 +85,20 @@ class Asked:
     block: int = 32
     per_channel: bool = True
     reduce_range: bool = False
+
+    def check(self, calibrated: bool) -> None:
+        """Refuse values that there are not.
+
+        Raises:
+            CompileError: OCC0603.
+        """
+        for name, value, known in (
+            ("weights", self.weights, (None, *BITS)), ("method", self.method, tuple(METHODS)), ("block", self.block, BLOCKS),
+        ):  # fmt: skip
+            if value not in known:
+                choices = ", ".join(str(k) for k in known if k is not None)
+                raise error("OCC0603", f"{name} is {value!r}", help=f"it takes {choices}")
+        if calibrated and self.weights is not None:
+            raise error(
+                "OCC0603", "weights alone are quantised without calibration", help="leave `calibrate` out, or `weights`"
+            )

@@ -265,6 +265,18 @@ def test_models_that_cannot_be_quantised(here, occ_cli):
     assert "OCC0102" in occ_cli("quantize", "m.onnx", "-o", "q.onnx").err
 
 
+@pytest.mark.parametrize(
+    ("how", "hint"),
+    [
+        ({"weights": "int3"}, "int8, int4"), ({"method": "max"}, "minmax, entropy"), ({"weights": "int4", "block": 20}, "16, 32"),
+        ({"weights": "int4", "calibrate": "net.npz"}, "leave `calibrate` out"),
+    ],
+)  # fmt: skip
+def test_wrong_values_in_python_are_errors(how, hint, here):
+    with pytest.raises(occ.CompileError, match=hint):
+        occ.quantize("net.onnx", "q.onnx", **how)
+
+
 def test_names_of_a_model_are_no_paths(here, occ_cli):
     """Names that would be paths, formats or control characters elsewhere are names."""
     model = onnx.load("mlp.onnx")
