@@ -137,13 +137,25 @@ def generate_one(request: GenerationRequest, decoders: Decoders) -> Iterator[Any
     if request.ended:
         return
     with decoders.holding(request.tokens) as decoder:
-        logits = decoder.continue_with(request.tokens)
-        while True:
-            request.take(logits)
-            yield from request.pieces()
-            if request.ended:
-                return
-            logits = decoder.append(request.tokens[-1:])
+        yield from continued(request, decoder.continue_with(request.tokens), decoder.append)
+
+
+def continued(
+    request: GenerationRequest, logits: np.ndarray, append: Callable[[Sequence[int]], np.ndarray]
+) -> Iterator[Any]:
+    """The pieces of one text, as they come.
+
+    Args:
+        request: the text, which has not ended.
+        logits: what follows its tokens, f32 `[vocabulary]`.
+        append: gives those of what follows further tokens.
+    """
+    while True:
+        request.take(logits)
+        yield from request.pieces()
+        if request.ended:
+            return
+        logits = append(request.tokens[-1:])
 
 
 class GenerationBatch:

@@ -14,7 +14,7 @@ from occ.generation import seq2seq_prepare as prepare
 from occ.generation.folder import encoder_file, read_object
 from occ.generation.names import IDS, LOGITS
 from occ.generation.open import open_prepared
-from occ.generation.requests import GenerationRequest
+from occ.generation.requests import GenerationRequest, continued
 from occ.runtime.buffers import aligned_zeros
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
@@ -157,15 +157,8 @@ class Seq2Seq:
 
     def write(self, request: GenerationRequest, decoder: CrossDecoder) -> Iterator[Any]:
         """The pieces of a text, as they come."""
-        if request.ended:
-            return
-        logits = decoder.append(request.tokens)
-        while True:
-            request.take(logits)
-            yield from request.pieces()
-            if request.ended:
-                return
-            logits = decoder.append(request.tokens[-1:])
+        if not request.ended:
+            yield from continued(request, decoder.append(request.tokens), decoder.append)
 
 
 class Suppressed:
