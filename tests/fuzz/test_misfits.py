@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import numpy as np
 import pytest
 from onnx import parser
 
-from tools.fuzz.campaign import Summary, campaign, counts
+from tools.fuzz.campaign import Say, Summary, campaign, counts
 from tools.fuzz.misfits import Change, Misfits, at_build, changes, difference, with_constants
 from tools.fuzz.valid_models import Valid, valid_models
 
@@ -44,8 +46,17 @@ VALID = Valid(
 
 def test_changes_of_every_axis_and_rank() -> None:
     assert [str(c) for c in changes({"y": VALID.feeds["y"]})] == [
-        "y: axis 0 +1", "y: axis 0 -1", "y: an axis more", "y: an axis less",
+        "y: axis 0 +1", "y: axis 0 -1", "y: axis 0 +17", "y: an axis more", "y: an axis less",
     ]  # fmt: skip
+
+
+def test_end_of_a_process_names_the_operator(tmp_path: Path) -> None:
+    def ends(first: int, last: int, say: Say) -> None:
+        say({"seed": first, "doing": ": Add", "case": f"{first} add, y: axis 0 +1"})
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+    made = campaign(ends, tmp_path / "summary.json", [range(3, 4)], float("inf"), lambda *_: None)
+    assert made.faults["the process ended with SIGSEGV: Add"]["case"] == "3 add, y: axis 0 +1"
 
 
 def test_changed_models_say_so() -> None:

@@ -75,6 +75,18 @@ def test_slice(target: str, step: int) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("step", [1, -1, -3])
+def test_slice_of_nothing(target: str, step: int) -> None:
+    """From the end on it was to start at a position of an axis that has none."""
+    model = model_of("g (float[3, 0] x, int64[2] b, int64[2] e) => (float[k, l] y) { y = Slice(x, b, e, axes, steps) }",
+                     {"axes": np.int64([-2, -1]), "steps": np.int64([step, step])})  # fmt: skip
+    session = occ.compile(model, target=target)
+    for first, last in product((0, -1, 5), (1, -9)):
+        feeds = {"x": np.zeros((3, 0), np.float32), "b": np.int64([first, first]), "e": np.int64([last, last])}
+        np.testing.assert_array_equal(session.run(feeds)["y"], reference(model, feeds)[0], strict=True)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_slice_of_all_axes(target: str) -> None:
     session, x = occ.compile(model_of(SLICES), target), RNG.standard_normal((4, 5), dtype=np.float32)
     for b, c, e, f in product((-2, 0, 3), (1, -9), (-1, 4), (2, 5, 0)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from fractions import Fraction
 
 import numpy as np
 import onnxruntime
@@ -10,8 +11,10 @@ import pytest
 from building import TARGETS, model_of, reference
 
 import occ
+from occ.compiler.diagnostics import CompileError
 
 RNG = np.random.default_rng(0)
+ASYMMETRIC = 'mode = "nearest", coordinate_transformation_mode = "asymmetric"'
 
 
 def onnxruntime_of(model, inputs) -> np.ndarray:
@@ -143,3 +146,39 @@ def test_scales_that_are_computed_of_constants(target: str, steps: str) -> None:
     session = occ.compile(model, target=target)
     assert [o.shape for o in session.outputs] == [(1, 2, "2*h", 16)]
     np.testing.assert_array_equal(session(x)[0], reference(model, {"x": x})[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("shape", ["33", "t"])
+@pytest.mark.parametrize("scale", [Fraction(11, 10), Fraction(7, 10), Fraction(33, 10), Fraction(6, 5)])
+def test_positions_that_are_whole_numbers(target: str, shape: str, scale: Fraction) -> None:
+    """33 / 1.1 is 30; in f64 it was a little less, and `floor` took the neighbour before."""
+    model = resize((float(scale),), shape, f'{ASYMMETRIC}, nearest_mode = "floor"')
+    x = np.arange(33, dtype=np.float32)
+    (y,) = occ.compile(model, target=target)(x)
+    assert y.tolist() == [k / scale // 1 for k in range(len(y))]
+    assert len(y) == 33 * scale // 1
+
+
+def test_regions_that_end_at_the_last_element() -> None:
+    """0.34 * 4 + 6 * (1.11 - 0.34) * 4 / 7 is 4, the last position of five; the f32 of a file are what it means by them."""
+    node = (
+        'Resize <mode = "nearest", coordinate_transformation_mode = "tf_crop_and_resize", extrapolation_value = -1.0>'
+    )
+    model = model_of(
+        f"g (float[5] x) => (float[8] y) {{ y = {node} (x, r, , s) }}",
+        {"r": np.float32([0.34, 1.11]), "s": np.array([8])},
+    )
+    x = np.arange(5, dtype=np.float32)
+    (y,) = occ.compile(model, target="interp")(x)
+    assert y.tolist() == onnxruntime_of(model, {"x": x}).tolist() == [1, 2, 2, 3, 3, 4, 4, -1]
+
+
+@pytest.mark.parametrize("region", [[0.0, float("nan")], [0.0, float("inf")], [0.0]])
+def test_regions_that_are_none_are_refused(region: list[float]) -> None:
+    node = 'Resize <mode = "nearest", coordinate_transformation_mode = "tf_crop_and_resize">'
+    model = model_of(
+        f"g (float[5] x) => (float[8] y) {{ y = {node} (x, r, , s) }}", {"r": np.float32(region), "s": np.array([8])}
+    )
+    with pytest.raises(CompileError, match="is no start and end, finite"):
+        occ.compile(model, target="interp")

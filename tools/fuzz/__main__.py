@@ -104,11 +104,14 @@ def files(minutes: float, seed: int | None, count: int, cases: int, kinds: tuple
 @click.option("--count", type=int, default=10**9, help="Seeds at most; three are all misfits of one model.")
 @click.option("--most", default=10**6, help="Misfits of a seed at most.")
 @click.option("--cpu", default=16, show_default=True, help="Native code of `cpu` for one model in so many; 0 for none.")
+@click.option("--builds", is_flag=True, help="Native code of `cpu` at the build too, of each misfit.")
 @click.option(
     "--sanitize", default="", help="Of `cpu`: `address`. The library has to be there, see docs/sanitizers.md."
 )
 @click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "misfits", show_default=True)
-def misfits(minutes: float, seed: int | None, count: int, most: int, cpu: int, sanitize: str, out: Path) -> None:
+def misfits(
+    minutes: float, seed: int | None, count: int, most: int, cpu: int, builds: bool, sanitize: str, out: Path
+) -> None:
     """Operators with one operand that has another extent."""
     from tools.fuzz.campaign import Summary, campaign, counts
     from tools.fuzz.misfits import Misfits
@@ -117,8 +120,10 @@ def misfits(minutes: float, seed: int | None, count: int, most: int, cpu: int, s
     file = out / "summary.json"
     first = Summary.read(file).next if seed is None else seed
     valid_models()  # processes inherit them
-    work = Misfits(out / "failing", cpu=cpu, most=most, options={"sanitize": sanitize} if sanitize else {})
-    blocks = _blocks(first, count, 24)
+    work = Misfits(
+        out / "failing", cpu=cpu, most=most, builds=builds, options={"sanitize": sanitize} if sanitize else {}
+    )
+    blocks = _blocks(first, count, 24 if builds else 120)  # whose models are compiled at once
     click.echo(counts(campaign(work, file, blocks, time.time() + 60 * minutes, lambda *_: None)))
 
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 SECONDS = 60  # without a word from a process, half of which it computes
-Say = Callable[[dict[str, Any]], None]
+Say = Callable[[dict[str, Any]], None]  # `seed`, what `Summary.take` books, and `doing` and `case` of what is next
 Work = Callable[[int, int, Say], None]  # seeds from and to; says what comes out
 
 
@@ -128,7 +128,7 @@ def _process(work: Work, first: int, last: int, summary: Summary, patience: int,
         os.close(source)
         _child(work, first, last, sink)
     os.close(sink)
-    seed, silent = first, False
+    seed, silent, at = first, False, {}
     with os.fdopen(source, "rb", buffering=0) as f:
         for line in _lines(f, child, patience):
             if line is None:
@@ -136,12 +136,12 @@ def _process(work: Work, first: int, last: int, summary: Summary, patience: int,
                 os.kill(child, signal.SIGKILL)
                 break
             said = json.loads(line)
-            seed = said.get("seed", seed)
+            seed, at = said.get("seed", seed), said
             summary.take(said)
     _, status = os.waitpid(child, 0)
     if silent or status:
         what = f"silent for {patience} s" if silent else f"the process ended with {_ending(status)}"
-        summary.fault(what, where(seed), what)
+        summary.fault(f"{what}{at.get('doing', '')}", at.get("case") or where(seed), what)
         return seed + 1
     return last
 

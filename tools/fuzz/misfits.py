@@ -1,7 +1,7 @@
 """The fuzzer of misfits: valid models of single operators, one operand of which gets another extent, at the build or at the run.
 
 Each misfit must be refused, or computed the same by all targets: none may read outside of a tensor, end in an internal error, or
-compute what onnxruntime and onnx.reference both refuse.
+compute what onnxruntime and onnx.reference both refuse. Native code runs on arrays beside memory that nobody may touch (`guard.py`).
 """
 
 from __future__ import annotations
@@ -17,17 +17,21 @@ from typing import Any
 
 import numpy as np
 import onnx
-from numpy.random import Generator, default_rng
+from numpy.random import default_rng
 from onnx import ModelProto, numpy_helper
 
 import occ
 from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.settings import Settings
+from occ.compiler.tuning.warm import warm
 from occ.runtime.errors import RunError
 from tools.fuzz.campaign import Say
+from tools.fuzz.guard import run_guarded
 from tools.fuzz.oracle import run_onnxruntime, run_reference
 from tools.fuzz.valid_models import Valid, of_tests, valid_models
 
 INTERNAL = ("OCC0403", "OCC0901", "OCC0902")
+_LONGER = 17  # than the longest vector of f32, and odd
 Arrays = Mapping[str, np.ndarray]
 Oracle = Callable[[ModelProto, Arrays], Mapping[str, Any]]
 ORACLES: dict[str, Oracle] = {"onnxruntime": run_onnxruntime, "onnx.reference": run_reference}
@@ -61,10 +65,10 @@ class Change:
 
 
 def changes(feeds: Arrays) -> Iterator[Change]:
-    """All changes by one of the operands of a model, and those of rank."""
+    """All changes of the operands of a model by one, by more than a vector, and of rank."""
     for name, x in feeds.items():
         for axis, n in enumerate(x.shape):
-            yield from (Change(name, axis, by) for by in (1, -1) if n > 0 and n + by >= 0)
+            yield from (Change(name, axis, by) for by in (1, -1, _LONGER) if n > 0 and n + by >= 0)
         yield Change(name, -1, 0)
         if x.ndim and x.shape[0]:
             yield Change(name, -2, 0)
@@ -94,6 +98,38 @@ def with_constants(valid: Valid) -> Valid:
     return Valid(valid.name, model, {first: valid.feeds[first]})
 
 
+WAYS = ("run", "build", "constants")
+
+
+@dataclass(frozen=True)
+class Cases:
+    """What a seed stands for.
+
+    Attributes:
+        valid: a model, with extents of symbols at the run.
+        way: at the run, at the build, or at the build with constants; of `WAYS`.
+        native: whether `cpu` is among the targets.
+        changes: of its operands; None for none.
+    """
+
+    valid: Valid
+    way: str
+    native: bool
+    changes: list[Change | None]
+
+    @cached_property
+    def operator(self) -> str:
+        return operator_of(self.valid.model)
+
+    def made(self, change: Change | None) -> Valid:
+        """The misfit of a change."""
+        return self.valid if change is None else at_build(self.valid, change)
+
+    def models(self) -> list[ModelProto]:
+        """What is built for native code."""
+        return [self.valid.model] if self.way == "run" else [self.made(c).model for c in self.changes]
+
+
 @dataclass
 class Misfits:
     """Does misfits; a seed stands for a model and a way: at the run, at the build, or at the build with constants.
@@ -104,6 +140,7 @@ class Misfits:
         cpu: `cpu` is among the targets for one model in so many, at the run, where it is compiled once; 0 for none.
         most: misfits of a seed.
         options: of `cpu`, such as a sanitizer.
+        builds: `cpu` is among the targets at the build too, where each misfit is compiled.
     """
 
     folder: Path
@@ -111,24 +148,40 @@ class Misfits:
     cpu: int = 0
     most: int = 10**6
     options: Mapping[str, str] = field(default_factory=dict[str, str])
+    builds: bool = False
 
     def __call__(self, first: int, last: int, say: Say) -> None:
-        for seed in range(first, last):
-            say({"seed": seed})
-            models = valid_models()
-            valid, way = models[seed // 3 % len(models)], seed % 3
-            native = way == 0 and self.cpu and seed // 3 % self.cpu == seed // 3 // len(models) % self.cpu
-            targets = (*self.targets, *(["cpu"] if native else []))
+        say({"seed": first})
+        every = {seed: made for seed in range(first, last) if (made := self.cases(seed)) is not None}
+        if models := [(str(k), m) for k, c in every.items() if c.native for m in c.models()]:
+            warm(models, Settings("cpu", options=self.options))
+        for seed, cases in every.items():
             counts, faults = Counter[str](), list[tuple[str, str, str]]()
-            for name, outcome, text in self._outcomes(valid, way, targets, default_rng([seed, 34])):
-                counts[f"{('run', 'build', 'constants')[way]}: {outcome}"] += 1
+            for name, outcome, text in self._outcomes(seed, cases, say):
+                counts[f"{cases.way}{' with cpu' if cases.native else ''}: {outcome}"] += 1
                 if outcome in WRONG:
-                    faults.append(
-                        (f"{outcome}: {operator_of(valid.model)}: {_kind(text)}", f"{seed} {name}", text[:900])
-                    )
-                    self._write(f"{seed}", f"{outcome}: {name}\n{text}\n", valid)
-                say({"seed": seed})
-            say({"cases": {"misfits": counts.total()}, "outcomes": counts, "faults": faults})
+                    faults.append((f"{outcome}: {cases.operator}: {_kind(text)}", f"{seed} {name}", text[:900]))
+                    self._write(f"{seed}", f"{outcome}: {name}\n{text}\n", cases.valid)
+            say({"seed": seed, "cases": {"misfits": counts.total()}, "outcomes": counts, "faults": faults})
+
+    def cases(self, seed: int) -> Cases | None:
+        """What a seed stands for; None where the model does not build with extents of symbols."""
+        models = valid_models()
+        turn, way = seed // 3, WAYS[seed % 3]
+        native = bool(self.cpu) and (way == "run" or self.builds) and turn % self.cpu == turn // len(models) % self.cpu
+        valid = models[turn % len(models)]
+        if way == "constants":
+            valid = with_constants(valid)
+        elif way == "run":
+            extents = of_tests("extents")
+            symbolic = (extents.of_any_extent(valid.model, kept) for kept in (extents.NONE, *extents.SOME))
+            model = next(filter(_builds, symbolic), None)
+            if model is None:
+                return None
+            valid = Valid(valid.name, model, valid.feeds)
+        every = list(changes(valid.feeds))
+        chosen = sorted(default_rng([seed, 34]).permutation(len(every))[: self.most].tolist())
+        return Cases(valid, way, native, [None, *(every[k] for k in chosen)])
 
     def _write(self, stem: str, text: str, valid: Valid) -> None:
         self.folder.mkdir(parents=True, exist_ok=True)
@@ -136,28 +189,18 @@ class Misfits:
         with (self.folder / f"{stem}.txt").open("a", encoding="utf-8") as f:
             f.write(text)
 
-    def _outcomes(
-        self, valid: Valid, way: int, targets: Sequence[str], rng: Generator
-    ) -> Iterator[tuple[str, str, str]]:
+    def _outcomes(self, seed: int, cases: Cases, say: Say) -> Iterator[tuple[str, str, str]]:
         """Names, outcomes and texts of the misfits of a model."""
-        if way == 2:
-            valid = with_constants(valid)
-        elif way == 0:
-            extents = of_tests("extents")
-            models = (extents.of_any_extent(valid.model, kept) for kept in (extents.NONE, *extents.SOME))
-            model = next(filter(_builds, models), None)
-            if model is None:
-                return
-            valid = Valid(valid.name, model, valid.feeds)
-        every = list(changes(valid.feeds))
-        chosen = sorted(rng.permutation(len(every))[: self.most].tolist())
-        known = _Judge(valid, targets, self.options)
-        for k in chosen:
-            made = at_build(valid, every[k])
-            judge = known if way == 0 else _Judge(made, targets, self.options, known)
+        targets = (*self.targets, *(["cpu"] if cases.native else []))
+        known = _Judge(cases.valid, targets, self.options)
+        for change in cases.changes:
+            made = cases.made(change)
+            say({"seed": seed, "doing": f": {cases.operator}", "case": f"{seed} {made.name}"})
+            judge = known if cases.way == "run" or change is None else _Judge(made, targets, self.options, known)
             outcome, text = judge.outcome(made.feeds)
             # Operands of com.microsoft's operators are taken with other ranks where they broadcast.
-            lax = outcome == "lax" and every[k].axis < 0 and "com.microsoft" in operator_of(valid.model)
+            rank = change is not None and change.axis < 0
+            lax = outcome == "lax" and rank and "com.microsoft" in cases.operator
             yield made.name, "same" if lax else outcome, text
 
 
@@ -232,7 +275,7 @@ class _Judge:
         session = self._sessions[target]
         if isinstance(session, Exception):
             raise session
-        return session.run(dict(feeds))
+        return session.run(dict(feeds)) if target == "interp" else run_guarded(session.run, feeds)
 
 
 def difference(found: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:

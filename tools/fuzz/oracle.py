@@ -132,6 +132,10 @@ def _is_disputed(node: NodeProto, feeds: Arrays) -> bool:
         return True
     if node.op_type == "AffineGrid" and given.get("align_corners"):
         return 1 in feeds[node.input[1]][2:].tolist()
+    if node.op_type == "CDist":
+        x, y = (feeds[n].astype(np.float64) for n in node.input[:2])
+        squares = np.square(x).sum(-1)[:, None] + np.square(y).sum(-1)
+        return bool((np.square(x[:, None] - y).sum(-1) < squares / 64).any())
     if node.op_type == "DynamicQuantizeLinear":
         return not feeds[node.input[0]].any()
     if node.op_type in OF_CODES and not all(x.size for x in feeds.values()):
@@ -160,7 +164,19 @@ def node_model(node: NodeProto, feeds: Arrays, opset: int) -> ModelProto:
     """A model of one node; all that it reads is an input."""
     inputs = [helper.make_tensor_value_info(n, from_numpy(x.dtype).onnx, x.shape) for n, x in feeds.items()]
     outputs = [helper.make_empty_tensor_value_info(n) for n in node.output if n]
-    return model_of(helper.make_graph([node], "g", inputs, outputs), opset)
+    return model_of(helper.make_graph([_unnamed(node)], "g", inputs, outputs), opset)
+
+
+def _unnamed(node: NodeProto) -> NodeProto:
+    """A node without names of nodes, which onnxruntime refuses where they repeat in one graph."""
+    made = NodeProto()
+    made.CopyFrom(node)
+    made.ClearField("name")
+    for a in (a for a in made.attribute if a.HasField("g")):
+        bodies = [_unnamed(n) for n in a.g.node]
+        del a.g.node[:]
+        a.g.node.extend(bodies)
+    return made
 
 
 def model_of(graph: GraphProto, opset: int) -> ModelProto:

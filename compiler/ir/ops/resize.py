@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
-from math import floor, isfinite
+from math import floor, isfinite, lcm
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,25 +31,37 @@ EXACT = "exact_resize"
 
 @dataclass(frozen=True)
 class AxisResize:
-    """The resizing of one axis: extents, the scale as number or expression, the region of interest."""
+    """The resizing of one axis: extents, the scale as number or expression, the region of interest.
+
+    Positions are quotients of whole numbers that f64 holds, of which a division is rounded once: `33 * 10 / 11` is 30, while
+    `33 / 1.1` is a little less, and another neighbour.
+    """
 
     axis: int
     size: Dim
     out: Dim
     scale: Fraction | None  # None: out / size, known at run time only
-    roi: tuple[float, float]
+    roi: tuple[Fraction, Fraction]
 
     @property
-    def factor(self) -> Expr:
-        """The scale as an f64."""
+    def factor(self) -> tuple[Expr, Expr]:
+        """The scale, as numerator and denominator."""
         if self.scale is not None:
-            return literal(float(self.scale), F64)
-        return cast(F64, wrap(self.out)) / cast(F64, wrap(self.size))
+            return literal(float(self.scale.numerator), F64), literal(float(self.scale.denominator), F64)
+        return cast(F64, wrap(self.out)), cast(F64, wrap(self.size))
+
+    def unscaled(self, y: Expr) -> Expr:
+        """A position of the result in the input."""
+        by, parts = self.factor
+        return y * parts / by
 
     @property
-    def width(self) -> Expr:
-        """The output extent before rounding, as an f64."""
-        return self.factor * cast(F64, wrap(self.size))
+    def width(self) -> tuple[Expr, Expr]:
+        """The output extent before rounding, as numerator and denominator."""
+        if self.scale is None:
+            return cast(F64, wrap(self.out)), literal(1.0, F64)
+        by, parts = self.factor
+        return by * cast(F64, wrap(self.size)), parts
 
 
 def _floats(name: str, operand: Tensor | None) -> tuple[float, ...]:
@@ -73,7 +85,7 @@ def axis_plan(
     Args:
         x, roi, scales, sizes: the operands.
         a: the attributes.
-        factor: the number that an `f32` of `scales` stands for.
+        factor: the number that an `f32` of `scales` or `roi` stands for.
 
     Raises:
         Invalid: neither or both of `scales` and `sizes` are given, or they are no positive numbers; Unresolved: they are computed
@@ -89,6 +101,8 @@ def axis_plan(
     if wrong := [s for s in factors if not (isfinite(s) and s > 0)]:
         raise Invalid(f"`Resize` by {wrong[0]}: a scale has to be greater than 0")
     region = _floats("roi", roi) if a.coordinate_transformation_mode == "tf_crop_and_resize" else ()
+    if region and (len(region) != 2 * len(axes) or not all(map(isfinite, region))):
+        raise Invalid(f"`Resize`: `roi` {[*region]} is no start and end, finite, of each of {len(axes)} axes")
     outs: list[Dim] = list(asked)
     ratios: list[Fraction | None] = [factor(s) for s in factors]
     if asked:
@@ -99,9 +113,9 @@ def axis_plan(
         outs = [_scaled(x.shape[axis], s) for axis, s in zip(axes, ratios, strict=True) if s is not None]
     plan: list[AxisResize] = []
     for k, axis in enumerate(axes):
-        bounds = (region[k], region[k + len(axes)]) if region else (0.0, 1.0)
+        bounds = (factor(region[k]), factor(region[k + len(axes)])) if region else (Fraction(0), Fraction(1))
         step = AxisResize(axis, x.shape[axis], outs[k], ratios[k], bounds)
-        if step.out != step.size or step.scale != 1 or bounds != (0.0, 1.0):
+        if step.out != step.size or step.scale != 1 or bounds != (0, 1):
             plan.append(step)
     return plan
 
@@ -131,29 +145,40 @@ def _keep_aspect(
 
 def source_position(r: AxisResize, i: Expr, mode: str) -> Expr:
     """Where output position `i` is in the input, an f64 (ONNX Resize, coordinate_transformation_mode)."""
-    y, scale, last = cast(F64, i), r.factor, cast(F64, wrap(r.size - 1))
-    single = equal(r.width, 1.0)
+    y, last = cast(F64, i), cast(F64, wrap(r.size - 1))
+    width, parts = r.width
+    single = equal(width, parts)
     match mode:
         case "asymmetric":
-            return y / scale
+            return r.unscaled(y)
         case "half_pixel":
-            return (y + 0.5) / scale - 0.5
+            return r.unscaled(y + 0.5) - 0.5
         case "pytorch_half_pixel":
-            return where(single, literal(-0.5, F64), (y + 0.5) / scale - 0.5)
+            return where(single, literal(-0.5, F64), r.unscaled(y + 0.5) - 0.5)
         case "align_corners":
-            return where(single, literal(0, F64), y * last / (r.width - 1.0))
+            return where(single, literal(0, F64), y * last * parts / (width - parts))
         case "half_pixel_symmetric":
-            adjustment = cast(F64, wrap(r.out)) / r.width
+            adjustment = cast(F64, wrap(r.out)) * parts / width
             offset = cast(F64, wrap(r.size)) / 2.0 * (1.0 - adjustment)
-            return offset + (y + 0.5) / scale - 0.5
+            return offset + r.unscaled(y + 0.5) - 0.5
         case "tf_half_pixel_for_nn":
-            return (y + 0.5) / scale
+            return r.unscaled(y + 0.5)
         case "tf_crop_and_resize":
-            start, end = r.roi
-            spread = where(single, last * (end - start) / 2.0, y * (end - start) * last / (r.width - 1.0))
-            return spread + last * start
+            return _in_region(r, y, last, single)
         case _:
             raise Invalid(f"`coordinate_transformation_mode` of `Resize` is {mode!r}", code="OCC0107")
+
+
+def _in_region(r: AxisResize, y: Expr, last: Expr, single: Expr) -> Expr:
+    """`last * (start + (end - start) * y / (width - 1))`, rounded once; of a single element the middle."""
+    width, parts = r.width
+    start, end = r.roi
+    unit = lcm(start.denominator, end.denominator)
+    first, length = (literal(float(n * unit), F64) for n in (start, end - start))
+    middle = last * (first * 2.0 + length) / (2.0 * unit)
+    return where(
+        single, middle, last * (first * (width - parts) + length * y * parts) / ((width - parts) * float(unit))
+    )
 
 
 def _nearest(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tensor:

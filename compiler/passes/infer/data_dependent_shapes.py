@@ -152,7 +152,10 @@ def _slice(d: _Decision) -> Value | None:
     on = normalize_axes(on, d.given(0).tensor.rank, "Slice")
     axes, strides = tuple(on), tuple(by)
     places = d.b.op("slice_places", d.given(0), d.given(1), d.given(2), axes=axes, strides=strides)
-    finds = [x for b, s in zip(begin, by, strict=True) for x in (0 if b == 0 and s > 0 else d.symbol(), d.symbol())]
+    finds: list[Dim] = []
+    for axis, first, step in zip(axes, begin, strides, strict=True):
+        empty = d.given(0).tensor.dims[axis] == 0
+        finds += [0 if empty or (first == 0 and step > 0) else d.symbol(), 0 if empty else d.symbol()]
     return d.b.op("part", d.given(0), d.sizes(places, finds), axes=axes, strides=strides)
 
 

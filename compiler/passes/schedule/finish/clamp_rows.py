@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from occ.compiler.ir.te.expr import Index, Load, minimum, wrap
+from occ.compiler.ir.te.expr import Binary, Expr, Index, Load, minimum, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage
 from occ.compiler.ir.te.walks import transform
 from occ.compiler.passes.rules.schedule_rule import Declined
@@ -34,11 +34,19 @@ def clamp_rows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
 
         def clamp(n, source=found.a.source, axis=tile, last=last):
             if isinstance(n, Load) and n.source == source:
-                index = tuple(minimum(i, last) if isinstance(i, Index) and i.name == axis else i for i in n.index)
-                return Load(n.source, index, n.dtype)
+                return Load(n.source, tuple(transform(i, lambda x: _at_most(x, axis, last)) for i in n.index), n.dtype)
             return None
 
         stages.append(replace(s, expr=transform(s.expr, clamp)))
     if all(made is s for made, s in zip(stages, f.stages, strict=True)):
         return Declined("no product has tiles that may reach past its last row")
     return replace(f, stages=tuple(stages))
+
+
+def _at_most(e: Expr, axis: str, last: Expr) -> Expr | None:
+    """What replaces the position on an axis; one that is clamped stays so."""
+    if isinstance(e, Index) and e.name == axis:
+        return minimum(e, last)
+    if isinstance(e, Binary) and e.op == "min" and e.rhs == last and e.lhs == minimum(Index(axis), last):
+        return e.lhs
+    return None
