@@ -144,9 +144,28 @@ def _is_disputed(node: NodeProto, feeds: Arrays) -> bool:
         taps = feeds[node.input[1]].shape[2:]
         return any(s > k for s, k in zip(given.get("strides", ()), taps, strict=False))
     mode = given.get("coordinate_transformation_mode") if node.op_type == "Resize" else None
+    if mode == b"tf_crop_and_resize":
+        return _ends_at_border(node, feeds)
     if mode in (b"align_corners", b"pytorch_half_pixel"):
         scales = [feeds[n] for n in node.input[1:3] if n and feeds[n].dtype == np.float32 and feeds[n].size]
         return any(float(s) * n % 1 for x in scales for s, n in zip(x, feeds[node.input[0]].shape, strict=False))
+    return False
+
+
+def _ends_at_border(node: NodeProto, feeds: Arrays) -> bool:
+    """Whether a crop has positions that are nearly the first or the last one of an axis, but for whole axes."""
+    shape, (region, scales, *sizes) = feeds[node.input[0]].shape, [feeds.get(n, np.zeros(0)) for n in node.input[1:]]
+    axes = _given(node).get("axes", range(len(shape)))
+    starts, ends = region[: len(axes)].astype(np.float64), region[len(axes) :].astype(np.float64)
+    outs = (
+        sizes[0] if sizes and sizes[0].size else [shape[a] * float(f) // 1 for a, f in zip(axes, scales, strict=True)]
+    )
+    for a, start, end, out in zip(axes, starts, ends, outs, strict=True):
+        last = shape[a] - 1
+        at = last * np.linspace(start, end, max(int(out), 1))
+        near = np.minimum(np.abs(at), np.abs(at - last)) < 1e-4 * max(last, 1)
+        if (start, end) != (0, 1) and near.any():
+            return True
     return False
 
 
