@@ -18,6 +18,7 @@ from occ.compiler.ir.dtype import from_numpy
 TARGETS = ("interp", "cpu-jit")
 RNG = np.random.default_rng(0)
 Arrays = Mapping[str, np.ndarray]
+OTHERS = ("com.microsoft", "ai.onnx.preview.training")
 
 
 def f(*shape: int) -> np.ndarray:
@@ -37,7 +38,7 @@ def model(
         [helper.make_empty_tensor_value_info(o) for o in node.output],
         [numpy_helper.from_array(v, k) for k, v in feeds.items() if k[0] == "_"],
     )  # fmt: skip
-    sets = [helper.make_opsetid("", opset), helper.make_opsetid("com.microsoft", 1)]
+    sets = [helper.make_opsetid("", opset), *(helper.make_opsetid(n, 1) for n in OTHERS)]
     return helper.make_model(graph, opset_imports=sets, ir_version=10)
 
 
@@ -154,6 +155,14 @@ AT_BUILD: dict[str, ModelProto] = {
     "bias of `GroupNormalization`": model(
         "GroupNormalization", {"x": f(1, 8, 3), "s": f(2), "b": f(2)}, opset=18, num_groups=4
     ),
+    "`Pad` takes one number as `constant_value`": model("Pad", {"x": f(2), "_p": np.array([1, 1]), "v": NONE}),
+    "`Trilu` takes one number as `k`": model("Trilu", {"x": f(2, 2), "k": np.array([1, 2])}),
+    "`Adagrad` takes one number as `R`": model(
+        "Adagrad",
+        {"r": NONE, "t": np.array(1), "x": f(2), "g": f(2), "h": f(2)},
+        outs=2,
+        domain="ai.onnx.preview.training",
+    ),
     "`shape` of `Expand` has rank 2": model("Expand", {"x": f(2), "_s": np.array([[2, 2]])}),
     "`condition` of `Compress` has rank 2": model("Compress", {"x": f(2), "c": np.array([[True, False]])}),
     "`boxes` of `NonMaxSuppression` has shape": model("NonMaxSuppression", {"b": f(1, 5, 4), "s": f(1, 2, 6)}),
@@ -166,9 +175,10 @@ AT_RUN: dict[str, tuple[ModelProto, Arrays]] = {}
 
 
 def at_run(name: str, op: str, feeds: Arrays, **attrs: Any) -> None:
-    AT_RUN[name] = model(op, feeds, symbolic=True, **attrs), feeds
+    AT_RUN[name] = model(op, feeds, symbolic=True, **attrs), {k: v for k, v in feeds.items() if k[0] != "_"}
 
 
+at_run("a number to pad with that is none", "Pad", {"x": f(2, 3), "_p": np.array([0, 1, 0, 1]), "v": NONE})
 at_run("blocks", "SpaceToDepth", {"x": f(1, 1, 3, 4)}, blocksize=2)
 at_run("channels", "DepthToSpace", {"x": f(1, 6, 2, 2)}, blocksize=2)
 at_run(

@@ -10,6 +10,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, is_positive, lower, product
 from occ.compiler.ir.dtype import BOOL, I64, DType
 from occ.compiler.ir.operator.ranks import same
+from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.shape import equal_dims, equal_shapes, normalize_axis, show_shape
@@ -225,7 +226,7 @@ class Trilu:
     def body(t, x, k=None, *, a):
         if x.rank < 2:
             raise Invalid(f"`Trilu` takes matrices, not {x.type}")
-        shift = wrap(0) if k is None else cast(I64, k[(0,) * k.rank])
+        shift = wrap(0) if k is None else cast(I64, scalar("Trilu", "k", k))
         zero = literal(0, x.dtype)
 
         def element(*i):

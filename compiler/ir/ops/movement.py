@@ -14,6 +14,7 @@ from occ.compiler.ir.dim import Dim, Sym, ceildiv, product
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.operator.ranks import length, length_of, plus, same, without
 from occ.compiler.ir.operator.samples import alike, of_rank, picture
+from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import (
     broadcast_shapes,
@@ -297,7 +298,7 @@ class Pad:
         for k, axis in enumerate(on):
             before[axis], after[axis] = listed[k], listed[len(on) + k]
         if a.mode == "constant":
-            fill = literal(0, data.dtype) if constant_value is None else constant_value[(0,) * constant_value.rank]
+            fill = literal(0, data.dtype) if constant_value is None else scalar("Pad", "constant_value", constant_value)
             return t.pad(data, before, after, fill)
         shape = [b + n + e for b, n, e in zip(before, data.shape, after, strict=True)]
 

@@ -14,6 +14,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, floordiv, lower, upper
 from occ.compiler.ir.dtype import F64, I64
 from occ.compiler.ir.operator.ranks import fixed, same
+from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.shape import assume_at_least, assume_equal, equal_dims, normalize_axis, show_shape
@@ -220,7 +221,7 @@ class MelWeightMatrix:
         )
 
         def number(x: Tensor) -> Expr:
-            return cast(F64, x[(0,) * x.rank])
+            return cast(F64, scalar("MelWeightMatrix", x.name, x))
 
         def mel(hertz: Expr) -> Expr:
             return call("log", hertz / 700.0 + 1.0) * (2595 / log(10))

@@ -7,6 +7,7 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import OpSpec
 from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te import functions as f
@@ -31,7 +32,7 @@ def _optimizer(name: str, groups: int, rule: UpdateRule) -> OpSpec:
                 _same_shape(name, parts[0], other)
 
             def element(*i: Expr, which: int, parts: Sequence[Tensor] = parts) -> Expr:
-                r, t_ = rate[(0,) * rate.rank], step[(0,) * step.rank]
+                r, t_ = scalar(name, "R", rate), scalar(name, "T", step)
                 return rule(cast(parts[0].dtype, r), cast(parts[0].dtype, t_), *(p[i] for p in parts), a=a)[which]
 
             for which in range(groups - 1):

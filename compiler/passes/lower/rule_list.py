@@ -29,7 +29,7 @@ from occ.compiler.passes.schedule.rules.sequential_folds import sequential_folds
 from occ.compiler.passes.schedule.rules.transpose_tiles import transpose_tiles
 from occ.compiler.passes.schedule.rules.vector_reduction import vector_reduction
 from occ.compiler.passes.schedule.rules.window import window
-from occ.compiler.passes.schedule.variants.full_tiles import full_tile_planes, full_tile_rows
+from occ.compiler.passes.schedule.variants.full_tiles import full_tile_planes, full_tile_rows, full_vectors
 from occ.compiler.passes.schedule.variants.skinny_gemm import skinny_gemm
 
 NORMALISERS = tuple(
@@ -61,6 +61,6 @@ RULES = (
     ),
     FALLBACK,
 )
-VARIANTS = tuple(map(ScheduleRule.of, (decode_variant, skinny_gemm, full_tile_planes, full_tile_rows)))
+VARIANTS = tuple(map(ScheduleRule.of, (decode_variant, skinny_gemm, full_tile_planes, full_tile_rows, full_vectors)))
 FINISHERS = tuple(map(ScheduleRule.of, (clamp_rows, long_sums)))
 NAMES = tuple(r.name for r in (*NORMALISERS, *RULES, *VARIANTS, *FINISHERS))

@@ -61,6 +61,7 @@ class ScheduleFacts:
         few: whether the schedule is for few rows (`FEW_ROWS`) of a number that is symbolic.
         wide: whether it is for rows that have as many positions as are computed together.
         narrow: whether it is for rows that have less.
+        full: whether it is for rows that have at least the elements of a vector.
     """
 
     f: TeFunc
@@ -68,6 +69,7 @@ class ScheduleFacts:
     few: bool = False
     wide: bool = False
     narrow: bool = False
+    full: bool = False
 
     @cached_property
     def hint(self) -> Hint:

@@ -16,6 +16,7 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import BOOL, F32
+from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import quotient, reshape
 from occ.compiler.ir.ops.contrib.fused import DOMAIN
@@ -184,7 +185,7 @@ class NGramHashMapping:
         if not isinstance(given, int) or given <= before:
             equal_dims(given, before + 1, "`NGramHashMapping`: multipliers")
         t.check(sizes.shape, lambda h: sizes[h] > 0, "`NGramHashMapping` has a head whose size is not positive")
-        lost = literal(a.pad_id, ids.dtype) if eos is None else eos[(0,) * eos.rank]
+        lost = literal(a.pad_id, ids.dtype) if eos is None else scalar("NGramHashMapping", "eos_token_id", eos)
 
         def token(i: Expr, at: Expr) -> Expr:
             old = lost if past is None else past[i, at + before]

