@@ -59,6 +59,13 @@ NETS = {
         {},
         None,
     ),
+    "pictures of any batch": (
+        """g (float[n,16,28,28] x) => (float[n,32,14,14] y) {
+            h = Conv (x, w0) p = MaxPool <kernel_shape=[2,2], strides=[2,2]> (h) y = Conv (p, w1)
+        }""",
+        _weights((32, 16, 1, 1), (32, 32, 1, 1)),
+        None,
+    ),
     "a size that a run decides": (
         "g (float[n,40] x) => (float[n,33] y) { h = MatMul(x, w0) r = Relu(h) g1 = MatMul(r, w1) y = Softmax(g1) }",
         _weights((40, 96), (96, 33)),

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from occ.compiler.ir.module import Module
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.lower.lower_te import kernel_name
-from occ.compiler.passes.te.generalize import generalized
+from occ.compiler.passes.te.generalize import General, generalized
 
 
 @dataclass(frozen=True)
@@ -26,22 +26,20 @@ class GeneralizeSizes(Pass):
     name: ClassVar[str] = "generalize-sizes"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        made: dict[
-            str, tuple[str, tuple[int, ...]]
-        ] = {}  # by the old name: the new one, and the values of its further dims
+        made: dict[str, tuple[str, General]] = {}  # by the old name: the new one, and what it takes
         known = dict(m.te)
         names: dict[str, str] = {}
         for name, f in known.items():
             if (found := generalized(f)) is None:
                 continue
             new, text = kernel_name(name.rpartition("_")[0], found.function)
-            made[name] = names.setdefault(text, new), found.values
+            made[name] = names.setdefault(text, new), found
             m.te.setdefault(made[name][0], found.function.with_name(made[name][0]))
             del m.te[name]
         for op in m.walk():
             if op.name == "call" and op.attrs["te"] in made:
-                name, values = made[op.attrs["te"]]
-                more: dict[str, Any] = {"te": name, "dims": (*op.attrs.get("dims", ()), *values)}
+                name, found = made[op.attrs["te"]]
+                more: dict[str, Any] = {"te": name, "dims": found.dims(op.attrs.get("dims", ()))}
                 op.attrs = {**op.attrs, **more}
         ctx.hits[self.name] += len(made)
         return bool(made)

@@ -19,9 +19,12 @@ def bind_dims(f: TeFunc, values: Mapping[str, Dim]) -> TeFunc:
         f: a function, with or without a schedule.
         values: what takes the place of a dim, by name.
     """
+    made = with_dims(f, lambda d: substitute(d, values))
+    return replace(made, dims=tuple(d for d in f.dims if d not in values))
 
-    def put(d: Dim) -> Dim:
-        return substitute(d, values)
+
+def with_dims(f: TeFunc, put: Callable[[Dim], Dim]) -> TeFunc:
+    """The function with other dims wherever there are some, also in its schedule; it takes the same."""
 
     def in_schedule(a: Arg) -> Arg:
         if isinstance(a, AtMost):
@@ -32,8 +35,7 @@ def bind_dims(f: TeFunc, values: Mapping[str, Dim]) -> TeFunc:
         return replace(d, args=tuple(map(in_schedule, d.args)))
 
     made = with_extents(f, put, lambda e: transform(e, lambda n: _bound(n, put)))
-    dims = tuple(d for d in f.dims if d not in values)
-    return replace(made, dims=dims, schedule=tuple(map(with_args, f.schedule)))
+    return replace(made, schedule=tuple(map(with_args, f.schedule)))
 
 
 def with_extents(f: TeFunc, put: Callable[[Dim], Dim], of: Callable[[Expr], Expr]) -> TeFunc:

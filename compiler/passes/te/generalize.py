@@ -6,10 +6,11 @@ What it makes is checked, not trusted: with the numbers put back in it is the fu
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import lcm
 
-from occ.compiler.ir.dim import Dim, Sym, evaluate, product, substitute, symbol, symbols
+from occ.compiler.ir.build_te import occurring
+from occ.compiler.ir.dim import Dim, Sym, evaluate, monomial, product, substitute, symbol, symbols
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.te.expr import COMPARISONS, Axis, Binary, Const, Expr, Index, Load, Reduce, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, TeFunc, TeStage, loads, reduce_axes
@@ -18,9 +19,10 @@ from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.schedule import Arg, Directive
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.ir.types import TensorType
-from occ.compiler.passes.te.bind_dims import bind_dims
+from occ.compiler.passes.te.bind_dims import bind_dims, with_dims
 from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, loop_facts
+from occ.compiler.passes.te.scaled_dims import scaled
 
 SMALL = 8  # extents up to this stay numbers: taps of windows, colours, loops that are unrolled
 _NEAR = 8  # by how much a size that follows from another one may differ from a multiple of it: borders of windows
@@ -37,10 +39,16 @@ class General:
     Attributes:
         function: its dims are those of the one that it was made from, and then more.
         values: what the new ones are, in order.
+        factors: what the values of old ones are multiplied by, by name; of most by 1.
     """
 
     function: TeFunc
     values: tuple[int, ...]
+    factors: Mapping[str, int] = field(default_factory=dict)
+
+    def dims(self, given: Sequence[Dim]) -> tuple[Dim, ...]:
+        """What a call passes that passed some dims before."""
+        return (*(d * self.factors.get(n, 1) for n, d in zip(self.function.dims, given, strict=False)), *self.values)
 
 
 def generalized(f: TeFunc) -> General | None:
@@ -51,6 +59,25 @@ def generalized(f: TeFunc) -> General | None:
     """
     if f.halide or not all(isinstance(s, TeStage) for s in f.stages):
         return None
+    f, factors = _scaled(f)
+    found = _with_sizes(f)
+    if found is None:
+        return General(f, (), factors) if factors else None
+    return replace(found, factors=factors)
+
+
+def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
+    """The function with dims in the place of their products by numbers, where that is the same, and nothing is less certain."""
+    made, factors = scaled(f, SMALL)
+    known = symbols(*occurring(f.params, f.stages, f.results, f.checks))
+    back = {n: k * monomial((known[n], 1)) for n, k in factors.items()}
+    if with_dims(made, lambda d: substitute(d, back)) != f or list(_uncertain(f, made)):
+        return f, {}
+    return made, factors
+
+
+def _with_sizes(f: TeFunc) -> General | None:
+    """The function with further dims in the place of numbers."""
     kept: set[int] = set()
     for merged in (False, True):
         for _ in range(_TRIALS):

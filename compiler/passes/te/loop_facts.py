@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import lcm
 
+from occ.compiler.ir.dim import is_multiple
 from occ.compiler.ir.te.function import Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.te.schedule import Directive
 
@@ -134,14 +135,16 @@ class _Walk:
 
     def _cut(self, stage: str, loop: _Loop, factor: int, tail: str) -> None:
         extent = self.extents.get(loop.axis)
-        if not isinstance(extent, int):
+        if extent is None:
             return
         facts, size = self.found.axes[loop.axis], loop.step * factor
         facts.cut.add(stage)
         if tail in _ANY:
             return
-        if extent % size == 0:
+        if is_multiple(extent, size):
             facts.multiple_of = lcm(facts.multiple_of, size)
+        elif not isinstance(extent, int):
+            return
         elif extent >= size:
             facts.at_least = max(facts.at_least, size)
         else:

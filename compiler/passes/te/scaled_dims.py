@@ -1,0 +1,71 @@
+"""Dims that a te function has times a number only, as in the rows `12544*N` of pictures of one size: the product becomes the dim."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from math import gcd, lcm
+
+from occ.compiler.ir.build_te import occurring
+from occ.compiler.ir.dim import Dim, Sym, Symbol, build, symbol, symbols, terms_of
+from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.te.schedule import AtMost
+from occ.compiler.passes.te.bind_dims import with_dims
+from occ.compiler.passes.te.loop_facts import loop_facts
+
+
+def scaled(f: TeFunc, smallest: int) -> tuple[TeFunc, dict[str, int]]:
+    """The function with dims that stand for products, and by the name of each the number that its value is multiplied by.
+
+    `%x: f32[12544*N, 32]` in tiles of 8 rows --> `%x: f32[8*N, 32]`, and a call passes `1568*N`
+
+    Args:
+        f: scheduled.
+        smallest: numbers up to this stay where they are.
+    """
+    dims = list(_all_dims(f))
+    facts = loop_facts(f)
+    parts: dict[str, tuple[int, int]] = {}
+    for name in f.dims:
+        if (times := _times(name, dims)) > smallest:
+            axes = (a for s in f.stages for a in s.axes if name in symbols(a.extent))
+            part = gcd(times, lcm(*(facts.axes[a.name].multiple_of for a in axes)))
+            parts[name] = times, part
+    if not parts:
+        return f, {}
+    return with_dims(f, lambda d: _put(d, parts)), {n: t // part for n, (t, part) in parts.items()}
+
+
+def _all_dims(f: TeFunc) -> Iterator[Dim]:
+    yield from occurring(f.params, f.stages, f.results, f.checks)
+    for a in (a for d in f.schedule for a in d.args):
+        if isinstance(a, AtMost):
+            yield from (a.left, a.right)
+        elif isinstance(a, Sym):
+            yield a
+
+
+def _times(name: str, dims: list[Dim]) -> int:
+    """What a dim is multiplied by wherever it occurs; 1 if it occurs in a product or function, 0 if nowhere."""
+    times = 0
+    for d in (d for d in dims if name in symbols(d)):
+        for mono, coeff in terms_of(d):
+            if mono and name in symbols(build({mono: 1})):
+                ((atom, power), *more) = mono
+                if more or power != 1 or not isinstance(atom, Symbol):
+                    return 1
+                times = gcd(times, coeff)
+    return times
+
+
+def _put(d: Dim, parts: Mapping[str, tuple[int, int]]) -> Dim:
+    total: Dim = 0
+    for mono, coeff in terms_of(d):
+        atom = mono[0][0] if len(mono) == 1 else None
+        if isinstance(atom, Symbol) and atom.name in parts:
+            times, part = parts[atom.name]
+            total = total + coeff // times * part * symbol(
+                atom.name, atom.lo * (times // part), None, atom.divisible_by
+            )
+        else:
+            total = total + build({mono: coeff})
+    return total
