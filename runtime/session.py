@@ -162,7 +162,7 @@ class Session:
 
     def _for_ones(self, inputs: Mapping[str, Any]) -> Session | None:
         """The session for extents of 1 that a node broadcasts, where inputs do not fit because of them."""
-        if self.otherwise is None:
+        if self.otherwise is None or not isinstance(inputs, Mapping):
             return None
         try:
             shapes = {n: tuple(getattr(x, "shape", None) or np.shape(x)) for n, x in inputs.items()}

@@ -134,6 +134,9 @@ class Signature:
             RunError: OCC0501 a missing or unknown input, or an element type that differs.
         """
         names = {i.name: None for i in self.inputs}
+        if type(inputs) is not dict and not isinstance(inputs, Mapping):
+            what = f"inputs are given by name, not as {type(inputs).__name__}"
+            raise RunError("OCC0501", what, f"`m.run({{{next(iter(names), 'x')!r}: x}})`, or `m(x)` by position")
         if unknown := [n for n in inputs if n not in names]:
             raise RunError("OCC0501", f"the model has no input `{unknown[0]}`", f"inputs: {', '.join(names) or 'none'}")
         if missing := [n for n in names if n not in inputs]:

@@ -13,7 +13,7 @@ import onnx
 from google.protobuf.message import DecodeError
 from onnx import FunctionProto, GraphProto, ModelProto
 
-from occ.compiler.diagnostics import CompileError, Sink, error, shorten
+from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
 from occ.compiler.frontend.architectures.gguf_container import is_gguf
 from occ.compiler.frontend.architectures.safetensors_folder import is_safetensors, read_safetensors
 from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, scan
@@ -44,7 +44,7 @@ def read_file(path: Path, adapter: Path | None = None) -> tuple[ModelProto, Mapp
             raise error("OCC0101", f"`{path}` is a directory", help="name the .onnx file in it")
         mapped = np.memmap(path, np.uint8, "r").view(np.ndarray) if size else np.empty(0, np.uint8)
     except OSError as e:
-        raise error("OCC0101", f"`{path}` cannot be read: {e.strerror}") from None
+        raise error("OCC0101", f"`{path}` cannot be read: {e.strerror}", help=_meant(path)) from None
     if is_ort(mapped):
         return _read_ort(mapped, str(path), views=True)
     if is_gguf(mapped):
@@ -88,6 +88,16 @@ def _whole(proto: ModelProto, where: str | Path, head: bytes | None = None) -> M
         why = "it has no graph" if not proto.HasField("graph") else "it imports no operator set"
         raise not_a_model(where, why, head)
     return proto
+
+
+def _meant(path: Path) -> str:
+    """The model in the same folder that a path of no file may have meant."""
+    try:
+        names = [p.name for p in path.parent.iterdir() if p.suffix in (".onnx", ".ort", ".pt2", ".occ")]
+    except OSError:
+        return ""
+    same = [n for n in names if Path(n).stem == path.name]
+    return f"did you mean `{same[0]}`?" if same else closest(path.name, names)
 
 
 def not_a_model(where: str | Path, why: str, data: bytes | None = None) -> CompileError:

@@ -134,6 +134,12 @@ def _name_nodes(graph: GraphProto) -> None:
         seen.add(node.name)
 
 
+def _meant(name: str, known: set[str]) -> str:
+    if set(name.split(",")) <= known:
+        return "names are given one by one: repeat --keep"
+    return closest(name, known) or "`occ inspect --nodes` lists them"
+
+
 def named(graph: GraphProto, original: GraphProto, names: Sequence[str]) -> list[str]:
     """The nodes of a prepared graph that names stand for.
 
@@ -156,7 +162,7 @@ def named(graph: GraphProto, original: GraphProto, names: Sequence[str]) -> list
             raise error(
                 "OCC0205",
                 f"the model has no node or value `{shorten(name)}`",
-                help=closest(name, known) or "`occ inspect --nodes` lists them",
+                help=_meant(name, known),
             )
         found += hits
     return found

@@ -396,3 +396,25 @@ def test_a_disk_without_room_is_named_with_the_file(form, tmp_path):
     assert ran.returncode == 1
     assert "cannot write `out.occ`: File too large" in ran.stderr
     assert sorted(p.name for p in tmp_path.iterdir()) == ["m.onnx"]
+
+
+@pytest.mark.parametrize(
+    ("args", "hint"),
+    [
+        (["build", "m"], "did you mean `m.onnx`?"),
+        (["build", "n.onnx"], "did you mean `m.onnx`?"),
+        (["check", "m.onnx", "--shape", "x=5x8"], "commas between them: n,8"),
+        (["quantize", "m.onnx", "-o", "q.onnx", "--keep", "h,y"], "repeat --keep"),
+    ],
+)
+def test_a_near_miss_says_how_it_is_written(args, hint, model, occ_cli):
+    ran = occ_cli(*args)
+    assert hint in ran.err, ran.err
+    assert ran.code in (1, 2)
+
+
+@pytest.mark.parametrize("given", [3, np.zeros((1, 8), np.float32)])
+def test_inputs_that_have_no_names_are_refused(given, model):
+    session = occ.compile(str(model), "interp")
+    with pytest.raises(occ.RunError, match="by name, not as"):
+        session.run(given)
