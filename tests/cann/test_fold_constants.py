@@ -61,6 +61,16 @@ def test_a_table_that_is_read_elsewhere_has_no_large_second_form(rows: int, want
         assert np.array_equal(turned.node.value, table.node.value.T)
 
 
+def test_an_element_that_a_scalar_index_takes_is_a_constant():
+    e = Emitter(Graph("g"), emit_op)
+    table, zero = e.constant(np.float32([3, 5, 7])), e.constant(np.array(0, np.int32))
+    one = e.op("GatherV2", table, e.constant(np.array(2, np.int64)), zero, out=Desc("FLOAT", ()))
+    e.graph.outputs = [e.op("Relu", one)]
+    fold_constants(e.graph)
+    assert isinstance(one.node.value, np.ndarray)
+    assert one.node.value.tolist() == 7
+
+
 def test_weights_in_half_precision_stay_small():
     """A product of FLOAT with weights that the matrix unit rounds anyway reads them through a Cast."""
     model = model_of(

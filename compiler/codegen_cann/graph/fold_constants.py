@@ -27,7 +27,7 @@ def _transpose(node: Node, x: np.ndarray, out: Desc, perm: np.ndarray) -> np.nda
 def _gather(node: Node, x: np.ndarray, out: Desc, at: np.ndarray, axis: np.ndarray) -> np.ndarray | None:
     k = int(axis.reshape(()))
     inside = at.size and at.min() >= 0 and at.max() < x.shape[k]
-    return x.take(at, k) if inside and not node.attrs.get("batch_dims") else None
+    return np.asarray(x.take(at, k)) if inside and not node.attrs.get("batch_dims") else None
 
 
 def _slice(node: Node, x: np.ndarray, out: Desc, *bounds: np.ndarray) -> np.ndarray | None:
