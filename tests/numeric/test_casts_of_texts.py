@@ -60,6 +60,17 @@ def test_numbers_become_texts(name: str, target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_whole_numbers_keep_their_point(target: str) -> None:
+    """ONNX leaves open whether 3 is `3` or `3.0`; onnx.reference decides, and onnxruntime does otherwise."""
+    x = np.array([3, -100, 0], np.float32)
+    m = model(x, TensorProto.STRING)
+    assert (
+        run(m, x, target).tolist() == ReferenceEvaluator(m).run(None, {"x": x})[0].tolist() == ["3.0", "-100.0", "0.0"]
+    )
+    assert onnxruntime.InferenceSession(m.SerializeToString()).run(None, {"x": x})[0].tolist() == ["3", "-100", "0"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
 def test_special_values_are_spelled_as_onnx_spells_them(target: str) -> None:
     x = np.array([np.nan, np.inf, -np.inf], np.float32)
     assert run(model(x, TensorProto.STRING), x, target).tolist() == ["NaN", "INF", "-INF"]

@@ -145,15 +145,15 @@ def _is_disputed(node: NodeProto, feeds: Arrays) -> bool:
         return any(s > k for s, k in zip(given.get("strides", ()), taps, strict=False))
     mode = given.get("coordinate_transformation_mode") if node.op_type == "Resize" else None
     if mode == b"tf_crop_and_resize":
-        return _ends_at_border(node, feeds)
+        return _falls_by_rounding(node, feeds)
     if mode in (b"align_corners", b"pytorch_half_pixel"):
         scales = [feeds[n] for n in node.input[1:3] if n and feeds[n].dtype == np.float32 and feeds[n].size]
         return any(float(s) * n % 1 for x in scales for s, n in zip(x, feeds[node.input[0]].shape, strict=False))
     return False
 
 
-def _ends_at_border(node: NodeProto, feeds: Arrays) -> bool:
-    """Whether a crop has positions that are nearly the first or the last one of an axis, but for whole axes."""
+def _falls_by_rounding(node: NodeProto, feeds: Arrays) -> bool:
+    """Whether rounding decides where positions of a crop fall: at an end, or half-way; whole axes do not count."""
     shape, (region, scales, *sizes) = feeds[node.input[0]].shape, [feeds.get(n, np.zeros(0)) for n in node.input[1:]]
     axes = _given(node).get("axes", range(len(shape)))
     starts, ends = region[: len(axes)].astype(np.float64), region[len(axes) :].astype(np.float64)
@@ -163,7 +163,7 @@ def _ends_at_border(node: NodeProto, feeds: Arrays) -> bool:
     for a, start, end, out in zip(axes, starts, ends, outs, strict=True):
         last = shape[a] - 1
         at = last * np.linspace(start, end, max(int(out), 1))
-        near = np.minimum(np.abs(at), np.abs(at - last)) < 1e-4 * max(last, 1)
+        near = np.min([np.abs(at), np.abs(at - last), np.abs(2 * at - np.rint(2 * at))], axis=0) < 1e-4 * max(last, 1)
         if (start, end) != (0, 1) and near.any():
             return True
     return False
