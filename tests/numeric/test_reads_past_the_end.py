@@ -64,6 +64,14 @@ def test_columns_of_rows_of_any_length(op: str, target: str) -> None:
         assert ended(session, np.random.default_rng(0).standard_normal(shape, dtype=np.float32)) == 0, shape
 
 
+@pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
+def test_rows_that_are_shorter_than_vectors(op: str) -> None:
+    """The last vector of a row starts before its end: of the first row that was before the tensor."""
+    session = occ.compile(model(op, ("n", "k"), axis=-1), target="cpu", threads=1)
+    for shape in ((3, 5), (2, 17), (4, 3)):
+        assert ended(session, np.random.default_rng(0).standard_normal(shape, dtype=np.float32)) == 0, shape
+
+
 def _windows() -> Iterator[tuple[str, ModelProto]]:
     """Windows over planes of symbolic size, by the rules that schedule them: products of one group or some, depthwise, pools."""
     planes = ("n", 4, "h", "w")

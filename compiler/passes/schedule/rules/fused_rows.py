@@ -11,7 +11,7 @@ from occ.compiler.ir.te.roles import WINDOW_ROWS
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, tasks
+from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.rules.elementwise import vectorise
 from occ.compiler.passes.schedule.rules.sequential_folds import is_fold
 from occ.compiler.passes.schedule.rules.window import window_loops
@@ -94,10 +94,12 @@ def inside_rows(r: TeStage, root: str, level: Loop, facts: ScheduleFacts, depth:
     if len(r.axes) > depth and nominal(r.axes[-1].extent) >= 4:
         last = start.axes[-1]
         width = facts.machine.lanes(element_bits(r), r.axes[-1].extent)
-        start.vectorize(last, width)
+        # By default the last vector of a row of any length starts before its end, and before the tensor where that is short.
+        tail = ("GuardWithIf",) if row_tail(r.axes[-1].extent, width) == "GuardWithIf" else ()
+        start.vectorize(last, width, *tail)
         if isinstance(r.expr, Reduce) and r.expr.kind in COMBINE:
             update.reorder(last, *reversed(update.reduced))
-            update.vectorize(last, width)
+            update.vectorize(last, width, *tail)
             if nominal(reduce_axes(r.expr)[-1].extent) >= 4:
                 update.unroll(update.reduced[-1], 4)
     elif len(r.axes) == depth and isinstance(r.expr, Reduce) and r.dtype.is_int and r.expr.kind in COMBINE:
