@@ -67,8 +67,9 @@ class Change:
 def changes(feeds: Arrays) -> Iterator[Change]:
     """All changes of the operands of a model by one, by more than a vector, and of rank."""
     for name, x in feeds.items():
+        longer = () if x.ndim == 1 and x.dtype.kind in "iu" else (_LONGER,)  # sizes, whose product no memory has
         for axis, n in enumerate(x.shape):
-            yield from (Change(name, axis, by) for by in (1, -1, _LONGER) if n > 0 and n + by >= 0)
+            yield from (Change(name, axis, by) for by in (1, -1, *longer) if n > 0 and n + by >= 0)
         yield Change(name, -1, 0)
         if x.ndim and x.shape[0]:
             yield Change(name, -2, 0)
