@@ -92,6 +92,7 @@ def _absorb(op: Op, x: Value | None, factor: np.ndarray, shift: np.ndarray, rw: 
     made = b.op(maker.name, data, scaled, b.constant(np.ascontiguousarray(total.astype(dtype))), **maker.attrs)
     made.defining_op.loc = maker.loc
     rw.replace(op, [made])
+    rw.erase(maker)  # or its weights would have two readers, and what follows could not scale them
     return True
 
 
