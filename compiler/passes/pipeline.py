@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatch
 
@@ -23,6 +23,7 @@ from occ.compiler.passes.canonical.fold import Fold
 from occ.compiler.passes.canonical.fold_affine import FoldAffine
 from occ.compiler.passes.canonical.hoist_invariants import HoistInvariants
 from occ.compiler.passes.canonical.propagate_constants import PropagateConstants
+from occ.compiler.passes.canonical.sink_views import SinkViews
 from occ.compiler.passes.canonical.use_integers import UseIntegers
 from occ.compiler.passes.fuse.defer import Defer
 from occ.compiler.passes.fuse.expand import Expand
@@ -41,8 +42,8 @@ def inferred(*, sizes: bool) -> tuple[Pass, ...]:
     return (Infer(sizes=sizes), Dce(), ApplyRewrites("inferred"))
 
 
-def canonical(*more: Pass) -> tuple[Pass, ...]:
-    """To canonical form; `more` come before constants fold, since folded weights have no codes."""
+def canonical(*more: Pass, folded: Sequence[Pass] = ()) -> tuple[Pass, ...]:
+    """To canonical form; `more` come before constants fold, since folded weights have no codes, and `folded` once they are."""
     return (
         Canonicalize(),
         *more,
@@ -51,6 +52,7 @@ def canonical(*more: Pass) -> tuple[Pass, ...]:
         PropagateConstants(),
         Cse(),
         Dce(),
+        *folded,
         FoldAffine(),
         ApplyRewrites(),
         Canonicalize(),
@@ -64,7 +66,10 @@ def on_codes(options: InterpOptions, *more: Pass) -> Pipeline:
     """What all targets that compute with integers begin with; `more` come before that."""
     integers = (UseIntegers(),) if options.qdq == "integer" else ()
     exact = (ExactFactors(),) if options.resize == "exact" else ()
-    return {"inferred": (*exact, *inferred(sizes=True), DivideWide()), "canonical": canonical(*more, *integers)}
+    return {
+        "inferred": (*exact, *inferred(sizes=True), DivideWide()),
+        "canonical": canonical(*more, *integers, folded=[SinkViews()]),
+    }
 
 
 def to_kernels(options: JitOptions) -> tuple[Pass, ...]:

@@ -25,6 +25,7 @@ from occ.compiler.passes.canonical.fold_affine import FoldAffine
 from occ.compiler.passes.canonical.fold_empty import FoldEmpty
 from occ.compiler.passes.canonical.hoist_invariants import HoistInvariants
 from occ.compiler.passes.canonical.propagate_constants import PropagateConstants
+from occ.compiler.passes.canonical.sink_views import SinkViews
 from occ.compiler.passes.canonical.use_block_weights import UseBlockWeights
 from occ.compiler.passes.canonical.use_integers import UseIntegers
 from occ.compiler.passes.fuse.defer import Defer
@@ -67,6 +68,7 @@ _PASSES: tuple[type[Pass], ...] = (
     ExactFactors,
     Fold,
     FoldAffine,
+    SinkViews,
     FoldEmpty,
     HoistInvariants,
     PropagateConstants,
