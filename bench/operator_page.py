@@ -48,9 +48,10 @@ def _means(found: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _table(found: Mapping[str, Any]) -> Iterator[str]:
-    yield f"| operator | type | {' | '.join(title for title, *_ in COLUMNS)} |\n|---|---|{'---|' * len(COLUMNS)}"
+    columns = [c for c in COLUMNS if any(k.split("|")[2:] == [c[1], c[2]] and c[3] in r for k, r in found.items())]
+    yield f"| operator | type | {' | '.join(title for title, *_ in columns)} |\n|---|---|{'---|' * len(columns)}"
     for operator, kind in dict.fromkeys(tuple(key.split("|")[:2]) for key in found):
-        cells = [_cell(found.get(f"{operator}|{kind}|{size}|{form}"), threads) for _, size, form, threads in COLUMNS]
+        cells = [_cell(found.get(f"{operator}|{kind}|{size}|{form}"), threads) for _, size, form, threads in columns]
         if any(cells):
             yield f"| {operator} | {kind} | {' | '.join(cells)} |"
 
