@@ -12,6 +12,7 @@ from building import TARGETS, model_of, reference
 
 import occ
 from occ.compiler.diagnostics import CompileError
+from occ.runtime.errors import RunError
 
 RNG = np.random.default_rng(0)
 ASYMMETRIC = 'mode = "nearest", coordinate_transformation_mode = "asymmetric"'
@@ -182,3 +183,13 @@ def test_regions_that_are_none_are_refused(region: list[float]) -> None:
     )
     with pytest.raises(CompileError, match="is no start and end, finite"):
         occ.compile(model, target="interp")
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize("count", [1, 3, 21])
+def test_scales_of_other_axes_are_refused_by_the_run(target: str, count: int) -> None:
+    """More of them than a tensor has axes were an exception of the compiler."""
+    model = model_of('g (float[1, 4] x, float[k] s) => (float[a, b] y) { y = Resize <mode = "nearest"> (x, , s) }')
+    feeds = {"x": np.ones((1, 4), np.float32), "s": np.ones(count, np.float32)}
+    with pytest.raises((RunError, CompileError), match=f"{count} scales or sizes for 2 axes|axis 0 of the input"):
+        occ.compile(model, target=target).run(feeds)

@@ -92,6 +92,10 @@ def axis_plan(
             at run time.
     """
     axes = tuple(range(x.rank)) if a.axes is None else normalize_axes(a.axes, x.rank, "Resize")
+    for operand in (scales, sizes):
+        n = operand.shape[0] if operand is not None and operand.rank == 1 else 0
+        if isinstance(n, int) and n not in (0, len(axes)):
+            raise Invalid(f"`Resize`: {n} scales or sizes for {len(axes)} axes")
     factors = _floats("scales", scales)
     asked = static_dims("Resize", "sizes", sizes) if sizes is not None and sizes.shape != (0,) else ()
     if bool(factors) == bool(asked):
