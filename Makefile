@@ -28,9 +28,9 @@ test-other: $(STAMP)  ## a small part of the tests, compiled for a machine with 
 	OCC_TEST_MACHINE=$${OCC_TEST_MACHINE:-other} $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not more" \
 	  tests/unit/test_processor_of_builds.py $(OTHER:%=tests/numeric/test_%.py)
 
-test-more: $(STAMP)  ## what covers the same again: large nets, more pairs of models and targets, and what tests/more.txt lists
+test-more: $(STAMP)  ## what covers the same again: large nets, more pairs of models and targets, the rest of thinned tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "more and not slow" \
-	  $$( (grep -rl --include='*.py' 'pytest.mark.more' tests; sed -n '/^#/!s/::.*//p' tests/more.txt) | sort -u | grep -v conftest)
+	  $$(grep -rlE --include='test_*.py' 'pytest.mark.(more|thinned)' tests)
 
 test-all: $(STAMP)  ## all tests, the slow ones too
 	$(BIN)/python -m pytest -n 2 --dist worksteal

@@ -28,7 +28,7 @@ def installed(group: str) -> dict[str, EntryPoint]:
 
 
 def load_point(point: EntryPoint) -> Any:
-    """What an entry point names.
+    """Load the object that an entry point names.
 
     Raises:
         CompileError: OCC0610 it cannot be imported.

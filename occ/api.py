@@ -141,7 +141,7 @@ def targets() -> list[Target]:
 
 @dataclass(frozen=True)
 class Capability:
-    """What a target makes of a model.
+    """How well a target supports a model.
 
     Attributes:
         ok: whether all of it can be compiled.

@@ -49,12 +49,12 @@ class Runs:
 
     @classmethod
     def of(cls, seconds: Sequence[float]) -> Runs:
-        """From the time of each run, at least one."""
+        """Statistics of the times of runs, at least one."""
         least, middle, p90, p99 = (float(x) * 1e3 for x in np.percentile(seconds, (0, 50, 90, 99)))
         return cls(len(seconds), least, middle, p90, p99, len(seconds) / max(sum(seconds), 1e-12))
 
     def line(self) -> str:
-        """For people."""
+        """A line of text with the times."""
         return (
             f"min {self.least:.3f}, median {self.median:.3f}, p90 {self.p90:.3f}, p99 {self.p99:.3f} ms, "
             f"{self.per_second:.1f} runs/s ({self.count} runs)"
@@ -110,7 +110,10 @@ class Comparison:
         return asdict(self)
 
     def lines(self) -> list[str]:
-        """What was run, and some lines a runtime; a speed-up only where the outputs agree and the times are steady."""
+        """The report: settings, then lines for each runtime.
+
+        A speed-up only where the outputs agree and the times are steady.
+        """
         made = list(self.inputs)
         for name, t in self.times.items():
             head = f"{name:12} {self.threads} thread{'s' if self.threads > 1 else ' '} {t.ms:10.3f} ms {t.steadiness}"
@@ -199,7 +202,7 @@ def measure(runners: Mapping[str, Runner], rounds: int) -> dict[str, Timing]:
 
 
 def timing(samples: tuple[Sequence[float], Sequence[float]], ours: tuple[Sequence[float], Sequence[float]]) -> Timing:
-    """What blocks say.
+    """Statistics of timed blocks.
 
     Args:
         samples: seconds of each block, wall clock and processor time.

@@ -57,7 +57,7 @@ def on_half(session: Session) -> Session | None:
 
 
 def _run_deferred() -> RunDeferred:
-    """What compiles deferred ops, once there is one to compile."""
+    """The compiler of deferred ops, loaded on first use."""
 
     @cache
     def compiler() -> RunDeferred:

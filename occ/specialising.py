@@ -40,7 +40,7 @@ Build = Callable[[Shapes, Event], Session | None]
 
 @dataclass
 class _Shape:
-    """What is known of one shape.
+    """The record of one input shape.
 
     Attributes:
         seen: runs of it before a build began.
@@ -83,7 +83,7 @@ class SpecialisingSession(Session):
         return self._timed(shape, inputs, outputs)
 
     def _shape_of(self, inputs: Mapping[str, Any]) -> _Shape | None:
-        """What is known of the shape of inputs; None where they are no arrays, or kernels are being watched."""
+        """The record of the inputs' shape; None where they are no arrays, or kernels are being watched."""
         if isinstance(self.engine, NativeEngine) and self.engine.observer is not None:
             return None
         try:

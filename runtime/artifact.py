@@ -32,7 +32,7 @@ _PADDING_ID = 0xD935  # extra field for alignment, as Android's zipalign writes 
 
 @dataclass
 class Artifact:
-    """What a build gives.
+    """An artifact: manifest, weights and members.
 
     Attributes:
         manifest: signature, plan and facts.

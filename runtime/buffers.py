@@ -74,7 +74,7 @@ class _Lives:
             low, high = low // 2, high // 2
 
     def meeting(self, k: int) -> list[int]:
-        """Those of them that are alive at the same time as a tensor."""
+        """Tensors that are alive at the same time as a given one."""
         first, last = self._live[k]
         found = [other for step in range(first + 1, last + 1) for other in self._begin[step]]
         node = first + len(self._begin)

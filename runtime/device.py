@@ -89,7 +89,10 @@ class DeviceRun(Protocol):
 
 
 class Accelerator(Protocol):
-    """What runs device parts. Tensors and loaded parts are its own objects; the engine only passes them on."""
+    """The interface of devices.
+
+    Tensors and loaded parts are its own objects; the engine only passes them on.
+    """
 
     def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Any:
         """Make a part ready to run; `files` are the members of the artifact."""

@@ -86,7 +86,7 @@ def symbols(e: DimExpr) -> set[str]:
 
 
 def in_order(a: DimExpr, b: DimExpr) -> tuple[DimExpr, DimExpr] | None:
-    """What `a == b` says of two sizes that are not the sides themselves, the one that may not be greater first.
+    """The equal sizes of `a == b` without common terms, the one that may not be greater first.
 
     `min(1, k) == 1` and `max(1, k) == k` say that `k` is at least 1: `(1, "k")`.
     """

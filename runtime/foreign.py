@@ -55,7 +55,7 @@ _HEAD = 4096
 
 
 def foreign_file(source: str | os.PathLike[str] | bytes) -> tuple[str, str] | None:
-    """What a file, or the bytes of one, is instead of a model or an artifact, and what to do.
+    """The format of a file that is no model or artifact, and the remedy; None if unknown.
 
     None if that is not known.
     """

@@ -8,7 +8,7 @@ from typing import Protocol
 
 
 class Renewable(Protocol):
-    """What holds locks or threads."""
+    """An object with locks or threads, which a fork renews."""
 
     def renew(self) -> None:
         """Make locks and threads anew: the process is a child that has just been forked, with one thread."""

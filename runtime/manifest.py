@@ -38,7 +38,7 @@ class DimInfo:
 
     @property
     def text(self) -> str:
-        """What it may be, for people: `multiples of 32 from 32 to 1280 as `height``."""
+        """The bounds as text: `multiples of 32 from 32 to 1280 as `height``."""
         most = "on" if self.hi is None else f"to {self.hi}"
         what = f"multiples of {self.divisible_by}" if self.divisible_by > 1 else "sizes"
         return f"{what} from {self.lo} {most} as `{self.label}`"
@@ -178,7 +178,7 @@ class WeightInfo:
 
 @dataclass(frozen=True)
 class Plan:
-    """What a run does: a straight list of steps over buffers.
+    """A plan: a list of steps over buffers.
 
     Attributes:
         arena: bytes of the arena where all sizes are constant, else -1.
@@ -313,7 +313,7 @@ _OF_CODE = ("inputs", "outputs", "dims", "constraints", "weights", "plan", "func
 
 
 def _problems(m: Manifest) -> Iterator[str]:
-    """What in a manifest points at something that is not there."""
+    """Dangling references in a manifest."""
     for k, s in enumerate(m.special):
         if [(i.name, i.dtype) for i in s.inputs] != [(i.name, i.dtype) for i in m.inputs]:
             yield "a plan for certain extents has other inputs than the model"

@@ -41,7 +41,7 @@ def release(arrays: Iterable[np.ndarray]) -> None:
 
 
 def in_huge_pages(pieces: Iterable[memoryview], start: int = 0) -> Iterator[bytes]:
-    """The same bytes in pieces that end at multiples of 2 MiB of their file.
+    """Bytes in pieces that end at multiples of 2 MiB of their file.
 
     Linux keeps what one call writes in pages as large as its place allows, where the file system can (ext4 from 6.16 on, XFS).
     A run then maps 2 MiB at a time: SmolLM2 in four bits writes a token in 4.6 ms and not in 5.0 (one thread of a Zen 4, in a

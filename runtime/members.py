@@ -191,7 +191,7 @@ DAMAGE = (
 
 
 def _problems(listed: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
-    """What a zip of stored members cannot be.
+    """Errors of a zip of stored members.
 
     No member is read for it, so nothing grows beyond the size of the file.
     """

@@ -53,7 +53,7 @@ def open_artifact(
 
 
 def _for_this_machine(artifact: Artifact) -> Artifact:
-    """Of the same model for several machines, what this machine runs best."""
+    """The model variant that this machine runs best."""
     if not artifact.variants:
         return artifact
     all_ = [artifact, *artifact.variants]

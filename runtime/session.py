@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Engine(Protocol):
-    """What executes a model.
+    """The interface of engines, which execute a model.
 
     Attributes:
         resident: it takes arrays on its device as they are.
@@ -300,7 +300,7 @@ class Session:
         return f"<occ model {m.name} for {m.target}: ({ins}) -> ({outs})>"
 
     def _repr_html_(self) -> str:
-        """For notebooks: what the model takes and returns."""
+        """HTML for notebooks: what the model takes and returns."""
         m = self.artifact.manifest
         count = sum(step.kind == "kernel" for step in m.plan.steps)
         weights = sum(w.nbytes for w in self.artifact.weights)

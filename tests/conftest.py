@@ -16,6 +16,7 @@ from typing import Any
 import hypothesis
 import pytest
 from hypothesis.internal.conjecture import providers
+from thinning import kept
 
 ROOT = Path(__file__).parents[1]
 # Entries are named by their content, so a cache that outlives a test run only saves time.
@@ -116,33 +117,19 @@ LONG = (
 )
 
 
-# Tests that `make test` leaves to `make test-more`, by the beginning of their names; and lines of that list that name none.
-MORE = [s for s in (ROOT / "tests/more.txt").read_text("utf-8").splitlines() if s and not s.startswith("#")]
-STALE = pytest.StashKey[list[str]]()
-
-
 @pytest.hookimpl(tryfirst=True)  # before options deselect some
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: not item.nodeid.startswith(LONG))
-    exact, beginnings = set(MORE), tuple(s.removesuffix("*") for s in MORE if s.endswith("*"))
-    names = [item.nodeid for item in items]
-    for item, name in zip(items, names, strict=True):
-        if name in exact or name.startswith(beginnings):
-            item.add_marker(pytest.mark.more)
-    files = set() if any("::" in str(a) for a in config.args) else {name.partition("::")[0] for name in names}
-    known = set(names)
-    config.stash[STALE] = [
-        s
-        for s in MORE
-        if s.partition("::")[0] in files
-        and not (any(n.startswith(s[:-1]) for n in names) if s.endswith("*") else s in known)
-    ]
-
-
-@pytest.fixture
-def stale(request: pytest.FixtureRequest) -> list[str]:
-    """Lines of tests/more.txt that name no test of the files that this run collects."""
-    return request.config.stash[STALE]
+    tests: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and item.get_closest_marker("thinned"):
+            tests.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cases in tests.values():
+        (marker,) = cases[0].iter_markers("thinned")
+        stay = kept([case.callspec.indices for case in cases], **marker.kwargs)
+        for case, stays in zip(cases, stay, strict=True):
+            if not stays:
+                case.add_marker(pytest.mark.more)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

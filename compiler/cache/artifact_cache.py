@@ -51,7 +51,7 @@ def limit(folder: Path) -> int:
 
 @dataclass(frozen=True)
 class Request:
-    """What somebody asks to be built.
+    """A request to build an artifact, from which its cache key is made.
 
     Attributes:
         model: path of an .onnx file.
@@ -236,7 +236,7 @@ def _stamp(path: str | Path) -> str:
 
 
 def _processor() -> str:
-    """What the kernel says of the first processor, without what changes from moment to moment."""
+    """The first processor's description by the kernel, without values that change."""
     with suppress(OSError):
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
         return "\n".join(line for line in first.splitlines() if "MHz" not in line and "bogomips" not in line)

@@ -153,7 +153,7 @@ class Cache:
         return any(next((r / kind).glob(f"*/*{suffix}"), None) is not None for r in roots)
 
     def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:
-        """What an entry holds; None if there is none, or one that is damaged."""
+        """The content of an entry; None if it is missing or damaged."""
         with suppress(OSError):
             data = self.path(kind, key, suffix).read_bytes()
             if hashlib.sha256(data).hexdigest() == self.checksum(kind, key, suffix):

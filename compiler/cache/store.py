@@ -31,7 +31,7 @@ _ENTRY = re.compile(rf"({'|'.join(SHARED)})/([0-9a-f]{{2}})/(\2[0-9a-f]+)((?:\.[
 
 @dataclass(frozen=True)
 class Store:
-    """What a store holds.
+    """The contents of a store of kernels.
 
     Attributes:
         entries: how many it has.

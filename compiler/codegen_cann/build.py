@@ -60,7 +60,7 @@ _PLUMBING = ("Data", "Const", "NetOutput")  # nodes that are no operators of the
 
 
 def check(m: Module, options: AscendOptions, source: str, at: At) -> list[Diagnostic]:
-    """What the CPU would run of a module, as warnings; arguments as `build`.
+    """Warnings about ops of a module that the CPU would run; arguments as `build`.
 
     Raises:
         CompileError: what `build` would raise; with symbolic extents also every op that GE has no operator for.
@@ -82,7 +82,7 @@ def check(m: Module, options: AscendOptions, source: str, at: At) -> list[Diagno
 
 
 def _units(graphs: Sequence[DeviceGraph], options: AscendOptions) -> dict[str, list[Placed]]:
-    """What runs each node of the parts of the device, by the names of the parts."""
+    """The unit of each node of the device parts, by part."""
     table = kernels_of(options)
     return {d.graph.name: placed(d.graph, table, options.precision, fixed=bool(options.gears)) for d in graphs}
 
@@ -181,13 +181,13 @@ def _partition(m: Module, found: dict[Op, str], options: AscendOptions) -> list[
 
 
 def _estimates(graphs: Sequence[DeviceGraph], options: AscendOptions) -> list[dict[str, Any]]:
-    """What `offload=cost` went by, with its words as `text`; nothing else measures this CPU."""
+    """The cost estimates of `offload=cost`, with their explanation as `text`."""
     found = [estimate_of(d.graph, options) for d in graphs] if options.offload == "cost" else []
     return [{**asdict(e), "text": str(e)} for e in found]
 
 
 def estimate_of(graph: Graph, options: AscendOptions) -> Estimate:
-    """What a part costs on the chip of a build, and on this CPU."""
+    """The estimated cost of a part on the chip and on this CPU."""
     return estimate(graph, options.target, half=options.precision != "origin")
 
 
@@ -295,7 +295,7 @@ def _places(units: Mapping[str, Sequence[Placed]], options: AscendOptions) -> di
 
 
 def _nothing(parts: Sequence[Part], target: str) -> list[str]:
-    """That the device has nothing to do, which is hardly what was wanted."""
+    """The warning that no operator runs on the device."""
     idle = not any(p.on_device for p in parts)
     return [f"nothing of the model runs on {target}: `occ check MODEL -t {target}` says why"] if idle else []
 

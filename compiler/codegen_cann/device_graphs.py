@@ -20,7 +20,7 @@ from occ.compiler.codegen_cann.mapping.merge import merged
 from occ.compiler.codegen_cann.mapping.sizes import Known
 from occ.compiler.codegen_cann.mapping.table import build_graph, trial, verdict
 from occ.compiler.codegen_cann.options import AscendOptions
-from occ.compiler.codegen_cann.parts.data_sizes import MOST, at_sizes, sets_of, told, used
+from occ.compiler.codegen_cann.parts.data_sizes import MOST, at_sizes, defined_sizes, sets_of, used
 from occ.compiler.codegen_cann.parts.partition import Part, is_free
 from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
 from occ.compiler.ir.dim import Sym, evaluate, symbols
@@ -53,7 +53,7 @@ def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
     decided: set[str] = set()  # sizes that the device finds
     lost: dict[str, str] = {}  # sizes that the CPU finds, and by which operator
     for op in (o for o in m.main.body.body if not is_free(o)):
-        names, own = used(op), told(op)
+        names, own = used(op), defined_sizes(op)
         if outside := names & lost.keys():
             found[op] = f"its extents are decided by `{lost[min(outside)]}`, which the CPU runs"
         elif names and decides(options) and names <= (decided | own if op.name in MOST else decided):
@@ -93,7 +93,9 @@ def kernels_of(options: AscendOptions) -> KernelTable:
 
 
 def _chip(options: AscendOptions) -> Chip:
-    """What the graphs of a build may ask of the chip.
+    """The limits of the chip for the graphs of a build.
+
+    Kernels whose support depends on sizes do not go with several sizes.
 
     Kernels whose fitness sizes decide do not go with several sizes.
     """

@@ -137,7 +137,7 @@ class AscendOptions(Options):
 
     @property
     def precision(self) -> str:
-        """What FLOAT is computed in, by the name of today where it has one.
+        """The precision mode of FLOAT, by its current name.
 
         By default it is `origin` where the matrix unit has fp32. The other chips have no kernel for fp32 there, so that
         operands in half precision are the closest to the model that they can do.
@@ -184,7 +184,7 @@ class AscendOptions(Options):
 
 
 def chip_hint(soc: str, target: str = "") -> str:
-    """What to say to a name that is no chip of a target, or of any."""
+    """The hint for an unknown chip name."""
     own = ", ".join(SOCS.get(target, [c for each in SOCS.values() for c in each]))
     if soc.lower().startswith(_NEXT):
         return f"occ has no target for this generation, whose kernels are others; chips: {own}"
@@ -198,7 +198,7 @@ def chip_hint(soc: str, target: str = "") -> str:
 
 
 def chip_remarks(options: AscendOptions) -> list[str]:
-    """What is said of a chip whose name is taken for another one."""
+    """Warnings about a chip name that stands for another chip."""
     if options.soc_version != "Ascend910B":
         return []
     return [

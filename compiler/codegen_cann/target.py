@@ -49,7 +49,7 @@ def _generate(c: Build, m: Module) -> Generated:
 
 
 def _cpu_subgraph(c: Build, made: Callable[[], Module]) -> Artifact:
-    """What the CPU takes of a model; without a C++ compiler or Halide, through LLVM.
+    """The compiled CPU subgraph of a model; through LLVM without a C++ compiler or Halide.
 
     Args:
         made: makes the module, which a compilation uses up.

@@ -35,7 +35,7 @@ class EntryFiles(Protocol):
 
 @dataclass
 class Built:
-    """What a build gives.
+    """The result of a build.
 
     Attributes:
         code: the shared library; nothing where there is no compiler for machines of that kind, or they load none.
@@ -101,7 +101,7 @@ def build(
 
 
 def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, bool]:
-    """What kernels for a Halide target, or for the `host`, are compiled with; and whether they run on this machine.
+    """The compilation setup for a Halide target, and whether its kernels run on this machine.
 
     Args:
         target: Halide target, or `host`.
@@ -120,7 +120,9 @@ def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, 
 
 
 def linker_for(setup: Setup) -> Toolchain | None:
-    """What compiles and links C++ for the machine that kernels are made for.
+    """The compiler and linker for the machine that kernels are made for.
+
+    None if there is nothing for its kind.
 
     None if there is nothing for its kind.
 

@@ -53,7 +53,7 @@ def _is_product(s: TeStage) -> bool:
 
 
 def _term(s: TeStage) -> Expr:
-    """What a reduction combines; in a block of a long sum, where there are terms."""
+    """The term of a reduction; in a block of a long sum, only where there are terms."""
     assert isinstance(s.expr, Reduce)
     body = s.expr.body
     return body.then if s.role == SUM_BLOCK and isinstance(body, Select) else body
@@ -64,7 +64,7 @@ def _asks(e: Expr) -> bool:
 
 
 def _read(exprs: Iterable[Expr]) -> set[str]:
-    """What expressions load from."""
+    """The sources that expressions load from."""
     return {n.source for e in exprs for n in walk(e) if isinstance(n, Load)}
 
 

@@ -282,7 +282,7 @@ class Printer:
         return f"te_{e.op}({a}, {b})"
 
     def term(self, e: Expr, *, guarded: bool = False) -> str:
-        """What is added to a sum: a product is left to be fused with it."""
+        """A term of a sum: a product is left to be fused with it."""
         is_product = isinstance(e, Binary) and e.op == "mul" and e.dtype.is_float
         return self._product(e, guarded=guarded) if is_product else self.data(e, guarded=guarded)
 

@@ -70,7 +70,7 @@ def _helper(name: str) -> str:
 
 
 def _shared(e: Expr) -> list[Expr]:
-    """What stands at several places of an expression, each after what it is made of."""
+    """Shared sub-expressions, each after its operands."""
     seen: dict[int, Expr] = {}
     several: dict[int, Expr] = {}
 

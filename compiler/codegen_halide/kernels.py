@@ -181,7 +181,7 @@ def compile_batch(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict
     Returns:
         The errors, by the name of the kernel.
     """
-    try:  # errors repeat all that the tools say, because kernels are told apart by it
+    try:  # errors repeat all that the tools say, because kernels get apart by it
         return _run(kernels, 1, setup, cache, 1, lines=2000 if len(kernels) > 1 else 12).failed
     except CompileError as problem:
         if len(kernels) == 1:
@@ -275,7 +275,7 @@ def _run(
 
 
 def _command(unit: str, tools: Toolchain) -> list[str]:
-    """What compiles a translation unit."""
+    """The command that compiles a translation unit."""
     libraries = () if unit == _OF_USERS else _ALONE
     return [*tools.cxx.command, *_UNIT, *libraries, f"-I{tools.include}", f"{unit}.cpp", "-o", f"{unit}.so"]
 

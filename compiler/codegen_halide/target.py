@@ -33,7 +33,10 @@ def _generate(c: Build, m: Module) -> Generated:
 
 
 def _variants(c: Build, machine: str) -> list[Artifact]:
-    """The same model for the further machines that the options name. What people read stays in the first."""
+    """The model compiled for the other processors that the options name.
+
+    What people read stays in the first.
+    """
     made: list[Artifact] = []
     for other in dict.fromkeys(c.options.others):
         c.progress(f"compiling for {other}")

@@ -58,7 +58,7 @@ class Toolchain:
 
     @property
     def sanitizer_flags(self) -> tuple[str, ...]:
-        """What the C++ of a library is compiled with besides.
+        """Sanitizer flags for the C++ of a library.
 
         It is linked without, as is usual for libraries: the process that loads it brings the sanitizer, so that without
         one it does not load, in place of ending the process.
@@ -85,7 +85,7 @@ class Toolchain:
 
     @property
     def identity(self) -> str:
-        """What kernels depend on; whichever compiler makes a generator, it emits the same object file."""
+        """The toolchain's identity, for cache keys."""
         return f"Halide {self.halide_version}, {self.library.stat().st_size} bytes"
 
 

@@ -69,7 +69,7 @@ def _compile(f: TeFunc, to: CodeMachine, *, whole: bool) -> bytes:
 
 @cache
 def _identity(machine: CodeMachine) -> str:
-    """What kernels become objects by: the sources that emit them, LLVM, and the machine."""
+    """The identity of the code generator for cache keys: its sources, LLVM, and the machine."""
     return digest([source_digest(*PACKAGES), version_of("llvmlite"), repr(machine)])
 
 
@@ -80,7 +80,7 @@ def kernel_key(f: TeFunc, machine: CodeMachine, *, whole: bool) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """What a build makes.
+    """The result of a build.
 
     Attributes:
         code: the shared library.

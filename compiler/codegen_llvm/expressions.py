@@ -226,7 +226,7 @@ class Expressions:
         return flat
 
     def _step(self, flat: Dim, env: Env) -> Dim | None:
-        """By how much an offset grows from lane to lane; None if not evenly."""
+        """The stride of an offset from lane to lane; None if it is not constant."""
         if not env.vector:
             return 0
         mark = f"{env.vector}'"

@@ -82,7 +82,7 @@ def _extent(axis: str, s: TeStage) -> int | None:
 
 
 def _steps(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]]) -> list[Dim | None]:
-    """For each load, by how much its offset grows along an axis; None if not evenly."""
+    """The stride of each load along an axis; None if it is not constant."""
     symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
     loads = [n for n in walk(s.expr) if isinstance(n, Load)]
     if isinstance(symbols[axis], int):

@@ -282,7 +282,7 @@ class Ops:
         return self.b.trunc(v, to) if source.bits > target.bits else v
 
     def from_memory(self, v: Value, dtype: DType) -> Value:
-        """What was loaded as a register value."""
+        """A loaded value as a register value."""
         n = lanes(v)
         if dtype == BOOL:
             return self.b.icmp_unsigned("!=", v, ir.Constant(v.type, [0] * n) if n else v.type(0))

@@ -21,7 +21,7 @@ Tell = Callable[[str], None]
 
 @dataclass
 class Guilty:
-    """What was found.
+    """The result of a bisection: the pass and the op.
 
     Attributes:
         ran: the pass.
@@ -96,7 +96,7 @@ class Bisection:
         return self._narrow(passes[high - 1])
 
     def _narrow(self, ran: Ran) -> Guilty:
-        """The op within a pass."""
+        """Find the op within a pass."""
         before, made = self.after(ran.number - 1)
         rules = [a for f in made.extensions.files for a in ("--rules", f)]
         command = ["opt", "-p", ran.text, "-t", self.settings.target, "--validate", *rules]

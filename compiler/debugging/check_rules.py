@@ -55,7 +55,7 @@ class Difference:
 
 @dataclass
 class Report:
-    """What checking one rule gave.
+    """The result of checking one rule.
 
     Attributes:
         rule: the rule.
@@ -264,7 +264,7 @@ def _closed(module: Module, given: Sequence[np.ndarray]) -> Module:
 
 
 def rerun(module: Module) -> str:
-    """What differs in a counterexample now; empty if its sides agree.
+    """The remaining differences of a counterexample; empty if both sides agree.
 
     Raises:
         CompileError: it is not a counterexample.

@@ -13,7 +13,7 @@ from occ.compiler.passes.rules.rule import Rule
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of one rule near a value.
+    """The outcome of one rule near a value.
 
     Attributes:
         distance: ops between the value and the op at which the rule was tried.

@@ -73,7 +73,7 @@ class Instance:
         return found
 
     def maybe(self, pattern: Pattern, like: Callable[[], TensorType | None]) -> Value | None:
-        """The same, or None for an operand left out."""
+        """As `operand`, or None for one left out."""
         key = pattern.name if isinstance(pattern, (Variable, Constant)) and pattern.name else pattern
         if key not in self.values:
             self.values[key] = self._make(pattern, like)

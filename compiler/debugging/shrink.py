@@ -18,7 +18,7 @@ Tell = Callable[[str], None]
 
 
 def copy_of(m: Module) -> Module:
-    """The same module again; the data of its weights are shared."""
+    """A copy of a module that shares the data of its weights."""
     copied = parse(module_text(m), m.registry, weights=[m.weights[n].data for n in weight_offsets(m)])
     copied.stage = m.stage
     return copied

@@ -358,7 +358,7 @@ def _only_on_devices(op: Op, target: str, model: str) -> Diagnostic:
 
 
 def unlinked(machine: str) -> CompileError:
-    """What to say where code for a machine was to be a library here, and is none."""
+    """The error that code for another machine cannot be linked here."""
     arch = arch_of(machine)
     help_ = "`--emit object` and `--emit static` give what its own linker takes"
     if arch is not None and arch.system == "wasi":

@@ -90,7 +90,7 @@ class DeferredCompiler:
         return compiled([x for x, c in zip(operands, constant, strict=True) if not c])
 
     def _moved(self, text: str, operands: Sequence[Any]) -> list[Any] | None:
-        """What the reference implementation makes of an op.
+        """The reference implementation's result of an op that only moves data.
 
         None where it is none that only moves, or does not take the operands.
         """
@@ -133,7 +133,7 @@ def _reference(m: Module) -> Compiled:
 
 
 def _misfit(e: CompileError) -> Exception:
-    """What a model that fits no operands is called once they are there: data that a node cannot work on."""
+    """The run error of a deferred model that does not fit its operands."""
     first = e.diagnostics[0]
     if not first.code.startswith("OCC02"):
         return e
@@ -141,7 +141,7 @@ def _misfit(e: CompileError) -> Exception:
 
 
 def _decided_by_value(m: Module) -> tuple[bool, ...]:
-    """For each operand of the op, whether its value may decide a shape."""
+    """Whether each operand's value may decide a shape."""
     (op,) = m.main.body.body
     whole = op.spec.composite is not None  # what it is made of may look at any of them
     names = {v: whole or op.spec.operand_name(k) in op.spec.static for k, v in enumerate(op.operands) if v is not None}

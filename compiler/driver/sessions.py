@@ -83,7 +83,7 @@ def _interpretable(artifact: Artifact, registry: Registry) -> Module:
 
 
 def deferred_compiler(rules: Sequence[Any] = ()) -> RunDeferred:
-    """What compiles ops that wait for their operands, for one session; `rules` as those of `open_session`."""
+    """The compiler of deferred ops for one session; `rules` as those of `open_session`."""
     registry = extensions(rules).registry
     return DeferredCompiler(lambda m: _compile_deferred(m, registry), registry)
 

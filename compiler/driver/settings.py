@@ -16,7 +16,7 @@ Progress = Callable[[str], None]
 
 @dataclass
 class Settings:
-    """What a build gets besides the model.
+    """The settings of a build, besides the model.
 
     Attributes:
         target: name of the target.

@@ -38,7 +38,7 @@ def shown_at(m: Module) -> dict[str, list[Place]]:
 
 
 def assumptions(found: Mapping[str, Broadcast], places: Places) -> list[Assumption]:
-    """What the manifest says of sizes that were taken for others."""
+    """The size assumptions of a manifest."""
     return [Assumption(n, b.other, b.node, *p) for n, b in found.items() for p in places[n]]
 
 

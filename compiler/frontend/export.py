@@ -214,7 +214,7 @@ class _Exporter:
         return [*nodes, node]
 
     def _view(self, op: Op, names: _Names) -> list[onnx.NodeProto]:
-        """The same bytes as another tensor: in memory order they are reshaped."""
+        """A view as ONNX nodes: a reshape in memory order."""
         source, result = op.inputs[0].tensor, op.result.tensor
         if source.layout.tiles or result.layout.tiles:
             raise error("OCC0602", "a view of tiles has no ONNX operator", where=str(op.loc), help="dump stage `fused`")

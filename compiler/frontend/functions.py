@@ -20,7 +20,7 @@ _Key = tuple[str, str, str]
 
 @dataclass(frozen=True)
 class Frame:
-    """What the nodes of a graph, or those of one call of a function, go by.
+    """The scope of a graph, or of one call of a function: names, opsets, attributes.
 
     Attributes:
         opsets: the version of each domain.
@@ -88,7 +88,7 @@ class Functions:
         return self._known.get(key) if key in self._known and not _is_of_onnx(node) else None
 
     def frame(self, node: NodeProto, f: FunctionProto, caller: Frame, name: str, where: str) -> Frame:
-        """What the nodes of a function go by in one call.
+        """The scope of one call of a function.
 
         Args:
             node: the call, its own references replaced.

@@ -249,7 +249,7 @@ class GraphImporter:
         scopes[-1][proto.output[0]] = made
 
     def _inlined(self, graph: GraphProto | None, value: Value, region: Region, scopes: list[Scope]) -> Value:
-        """What a graph of one input and one output gives for a value."""
+        """The result of a graph of one input and one output, inlined."""
         if graph is None:
             return value
         inner: Scope = {graph.input[0].name: value}

@@ -112,7 +112,7 @@ def _anti_quant(r: _Reader) -> Sequence[Value]:
 
 
 def _scales(r: _Reader) -> np.ndarray:
-    """What the sums are multiplied by, for each channel or for all."""
+    """The scales of the sums, of each channel or of all."""
     given = r.known(1, "the scale").reshape(-1)
     if given.dtype.kind in "iu" and given.dtype.itemsize == 8:
         bits = given.astype(np.uint64)

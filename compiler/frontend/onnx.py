@@ -101,7 +101,7 @@ def _meant(path: Path) -> str:
 
 
 def not_a_model(where: str | Path, why: str, data: bytes | None = None) -> CompileError:
-    """What is wrong with a file, or with `data` that were given under a name."""
+    """The error of a file, or of `data` given under a name, that is no model."""
     known = foreign_file(where if data is None else data)
     if known is not None:
         return error("OCC0102", f"`{shorten(str(where))}` is not an ONNX model but {known[0]}", help=known[1])

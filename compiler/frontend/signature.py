@@ -22,7 +22,7 @@ _BOUNDS = re.compile(r"(\d{1,18})\.\.(\d{1,18})?(?::(\d{1,18}))?")
 
 @dataclass(frozen=True)
 class Bounds:
-    """What a symbolic dim may be: `lo` to `hi` (None: without an end), a multiple of `step`."""
+    """Bounds of a symbolic dim: `lo` to `hi` (None: unbounded), a multiple of `step`."""
 
     lo: int = 0
     hi: int | None = None
@@ -50,7 +50,7 @@ class Bounds:
 
 @dataclass(frozen=True)
 class Overrides:
-    """What the user fixes at build time.
+    """Shapes and dims that the user fixes at build time.
 
     Attributes:
         shapes: input name -> extents; an int, a name that makes the extent symbolic, or -1 for what the model declares.
@@ -69,7 +69,9 @@ class Overrides:
 
 
 def label_of(name: str, axis: int, d: TensorShapeProto.Dimension) -> str:
-    """What a dim of an input is called.
+    """The label of an input's dim.
+
+    One that the model gives no name has the input's and the number of its axis.
 
     One that the model gives no name has the input's and the number of its axis.
     """

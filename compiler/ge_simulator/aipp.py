@@ -16,7 +16,7 @@ Maker = Callable[[np.ndarray], np.ndarray]
 
 
 def makers(text: str) -> dict[int, Maker]:
-    """What makes each input that a configuration is for, by its index."""
+    """The AIPP functions of the configured inputs, by index."""
     found: dict[int, Maker] = {}
     for body in re.findall(r"aipp_op\s*\{(.*?)\}", re.sub(r"#.*", "", text), re.S):
         keys = dict(re.findall(r"(\w+)\s*:\s*(\S+)", body))

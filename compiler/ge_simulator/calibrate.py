@@ -91,7 +91,7 @@ class CalibratedPart:
         return self.precise.run(inputs)
 
     def losses(self) -> dict[str, Loss]:
-        """What each node of the root graph loses, over the samples."""
+        """The precision loss of each node of the root graph, over the samples."""
         found: dict[str, Loss] = {}
         for inputs in self.samples:
             magnitudes: dict[tuple[str, int], float] = {}

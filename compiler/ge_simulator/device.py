@@ -50,7 +50,7 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
 
 
 def _check_binding(part: DevicePart, made: Simulator) -> None:
-    """That the graph takes what the plan gives it, which binds by position.
+    """Check that a graph's inputs fit the plan, which binds by position.
 
     Raises:
         BadGraph: it takes other inputs, or in another order.

@@ -32,7 +32,7 @@ class BadDump(Exception):
 
 @dataclass(frozen=True)
 class Dumped:
-    """What an operator gave on the device; None for an output whose format is not read."""
+    """The dumped outputs of an operator; None for one whose format is not read."""
 
     name: str
     type: str

@@ -15,7 +15,7 @@ _MOST, _LONGEST = 4096, 1 << 21
 
 
 def replacement(node: Node) -> Node | None:
-    """The node that a pass puts in the place of another; None where it leaves it.
+    """The node that a pass puts instead of another; None where it leaves it.
 
     The source is TopKFusionPass and the check of top_k_d in Huawei's operator repositories.
     """

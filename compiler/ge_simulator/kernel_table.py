@@ -98,7 +98,7 @@ def chips_in(text: str) -> dict[str, bool]:
 
 @cache
 def sources() -> dict[str, tuple[str, str]]:
-    """What rows come from: date and description by key."""
+    """The sources of the table's rows: date and description by key."""
     return {key: (date, what) for key, date, what in rows_of("sources")}
 
 
@@ -134,7 +134,7 @@ def kernels_of(operator: str) -> tuple[Kernels, ...]:
 
 
 def _combinations(text: str) -> tuple[tuple[frozenset[str], ...], ...] | None:
-    """What a cell says of element types."""
+    """The element types in a cell."""
     if text in ("", "function"):
         return None
     found: list[tuple[frozenset[str], ...]] = []
@@ -167,7 +167,7 @@ def is_dynamic(node: Node) -> bool:
 
 @dataclass(frozen=True)
 class Wanted:
-    """What a precision mode takes for the floating-point tensors of a node.
+    """The floating-point types that a precision mode allows for a node.
 
     Attributes:
         pairs: the types for the first operand and the first result, the best first; they are for those that are FLOAT in the graph.

@@ -12,7 +12,7 @@ from occ.compiler.ge_simulator.reader import Node
 
 
 class Limit(NamedTuple):
-    """What is limited of the nodes of an operator, to `least..most`."""
+    """A limit on an operator's nodes, to `least..most`."""
 
     operator: str
     chips: frozenset[str]
@@ -55,7 +55,7 @@ def _attribute(name: str) -> Callable[[Node], Sequence[int]]:
 
 
 def _row_bytes(node: Node) -> Sequence[int]:
-    """Of what is normalised; unknown where an extent is."""
+    """Bytes of a normalised row; unknown where an extent is."""
     dtype, shape = node.input_descs[1].dtype, node.input_descs[1].shape
     return (prod(shape) * dtype.itemsize,) if dtype is not None and min(shape, default=0) >= 0 else ()
 
@@ -84,7 +84,7 @@ MEASURES: dict[str, Callable[[Node], Sequence[int]]] = {
 
 
 def beyond(node: Node, chip: str) -> Iterator[str]:
-    """In what a node exceeds the limits of a chip, and states formats that it does not take.
+    """The limits of a chip that a node exceeds, and the formats that it must not have.
 
     Unknown extents do not.
     """

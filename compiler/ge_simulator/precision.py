@@ -71,7 +71,7 @@ class Precision:
         return Computed(found.operands, found.results, found.unit)
 
     def _wanted(self, node: Node) -> Wanted:
-        """What would do for a node, the best first."""
+        """The kernels that a precision mode accepts for a node, the best first."""
         cube, vector = _MODES[self.mode]
         name = float_type(node)
         if name in ("", "FLOAT16", "BF16") or node.type in _EXACT:  # FLOAT beside them is as the graph says

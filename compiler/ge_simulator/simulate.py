@@ -35,7 +35,7 @@ _MOST_TOLD = 4  # of the nodes that a chip cannot run
 
 @cache
 def kernels() -> Mapping[str, Kernel]:
-    """What each operator type computes: a function of the node and its operands (None where absent)."""
+    """Simulators by operator type: functions of a node and its operands (None where absent)."""
     table: dict[str, Kernel] = {}
     for family in (compute, window, reductions, data, sampling, quantised, fused, data_dependent, recurrent):
         table |= family.KERNELS

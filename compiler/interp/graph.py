@@ -17,7 +17,7 @@ from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.kernel import CKernel, library_of
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, is_found
+from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, is_defined_by_step
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
@@ -187,14 +187,14 @@ def _take_sizes(op: Op, results: Sequence[Any], dims: Dims) -> None:
         RunError: OCC0503 one is not what it has to be.
     """
     for d, n in zip(op.attrs["finds"], results[0], strict=True) if op.name == DECIDED else ():
-        if is_found(d):
+        if is_defined_by_step(d):
             dims.setdefault(str(d), int(n))
         if evaluate(d, dims) != n:
             raise RunError("OCC0503", f"node `{op.loc}` gave a size of {n} where {evaluate(d, dims)} was expected")
 
 
 def _empty(value: Value, dims: Mapping[str, int]) -> np.ndarray:
-    """What no iteration gives; sizes that only an iteration would show are 0."""
+    """The results of zero iterations; sizes that only an iteration would show are 0."""
     if not isinstance(value.type, TensorType) or value.type.shape is None:
         return np.empty(0, value.type.dtype.numpy if isinstance(value.type, TensorType) else np.float32)
     known = [evaluate(d, dims) if set(symbols(d)) <= set(dims) else 0 for d in value.type.physical]
@@ -210,7 +210,7 @@ def _call(op: Op, f: TeFunc, given: Sequence[Any], dims: Dims) -> list[Any]:
 
 
 def _of_user(op: Op, reads: Sequence[Any], dims: Mapping[str, int]) -> list[Any]:
-    """What a function in a C library of a user gives."""
+    """The results of a user's C function."""
     kernel, names = op.spec.kernel, [o.name for o in (*op.spec.operands, *op.spec.results)]
     if not isinstance(kernel, CKernel):
         raise NotImplementedError(f"only Halide can run the kernel of {op.name}")

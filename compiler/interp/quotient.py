@@ -55,7 +55,7 @@ def truncated(x: Dim, y: Dim) -> Dim | None:
 
 
 def difference(a: Number, b: Number) -> Dim | None:
-    """What has the sign of `a - b`, and is 0 where that is."""
+    """A size with the sign of `a - b`."""
     p, q = _fraction(a), _fraction(b)
     if p is None or q is None or not (_is_exact(p) or _is_exact(q)):
         return None

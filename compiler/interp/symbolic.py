@@ -54,7 +54,7 @@ class _Scalar:
         self.sources, self.index = sources, index
 
     def value(self, e: Expr) -> Element:
-        """What an expression is, within what its type holds."""
+        """The value of an expression, within the range of its type."""
         return _held(e.dtype, self._value(e))
 
     def _value(self, e: Expr) -> Element:

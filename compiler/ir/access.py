@@ -23,7 +23,7 @@ ANY, CHANNELS, FIRST, LAST, PLANES, ROWS = "any", "channels", "first", "last", "
 
 
 def access(op: Op) -> Access:
-    """What the body of an operator reads; every operand has a type."""
+    """The memory accesses of an operator's body; every operand has a type."""
     spec, operands = op.spec, _ranks(op)
     if spec.body is None or op.regions or len(op.results) != 1 or spec.tags & {"contraction", "declared"}:
         return Access()

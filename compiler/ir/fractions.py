@@ -16,7 +16,8 @@ def shortest_fraction(number: float) -> Fraction:
     exact = Fraction(number)
     if exact < 0:
         return -shortest_fraction(-number)
-    below, above = (float(np.nextafter(np.float32(number), np.float32(end))) for end in (-np.inf, np.inf))
+    with np.errstate(over="ignore"):  # after the greatest number comes infinity
+        below, above = (float(np.nextafter(np.float32(number), np.float32(end))) for end in (-np.inf, np.inf))
     if above == np.inf:
         return exact
     found = _simplest((exact + Fraction(below)) / 2, (exact + Fraction(above)) / 2)

@@ -94,7 +94,7 @@ class CKernel:
     def arguments(
         self, names: Sequence[str], types: Sequence[Type | None], values: Mapping[str, Any]
     ) -> tuple[str, ...]:
-        """What the function is given, in the form of `occ.runtime.native.foreign`.
+        """The arguments of the function, in the form of `occ.runtime.native.foreign`.
 
         Args:
             names: of operands and results.
@@ -240,5 +240,5 @@ def _why(e: Exception) -> str:
 
 
 def digest(data: bytes) -> str:
-    """What names the contents of a library."""
+    """The digest of a library's contents."""
     return hashlib.blake2b(data, digest_size=8).hexdigest()

@@ -112,7 +112,7 @@ class Module:
         return self.funcs["main"]
 
     def _repr_html_(self) -> str:
-        """For notebooks: the text without its weights, its first lines if it is long."""
+        """HTML for notebooks: the text without its weights, its first lines if it is long."""
         from occ.compiler.ir.printer import module_text
 
         lines = module_text(self, weights="none").splitlines()

@@ -154,7 +154,7 @@ class Op:
 
     @property
     def spec(self) -> OpSpec:
-        """What the operator is.
+        """The definition of the operator.
 
         Raises:
             KeyError: no such operator.

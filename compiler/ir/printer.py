@@ -333,7 +333,7 @@ def _symbol_line(s: Symbol, label: str) -> str:
 
 
 def _bounds(s: Symbol) -> str:
-    """What a symbol may be; nothing if that is any size."""
+    """The bounds of a symbol as text; empty if it has none."""
     ends = f" [{s.lo}, {'inf' if s.hi is None else s.hi}]" if s.lo or s.hi is not None else ""
     return ends + (f" % {s.divisible_by}" if s.divisible_by > 1 else "")
 

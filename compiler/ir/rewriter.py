@@ -136,7 +136,7 @@ class Rewriter:
 
 
 def _renamed_extents(old: Value, new: Value) -> dict[str, Dim]:
-    """By symbol, the extents of a value that are those of another one under another name."""
+    """Substitution of the symbols of a value by the equal extents of another one."""
     shapes = [
         _finds(v) or (v.type.shape if isinstance(v.type, TensorType) and v.type.shape else ()) for v in (old, new)
     ]

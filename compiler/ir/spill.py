@@ -27,7 +27,7 @@ class SpillFile:
         self._segments: list[_Segment] = []
 
     def keep(self, data: np.ndarray) -> np.ndarray:
-        """The same array in a file, read-only.
+        """An array in a temporary file, read-only.
 
         Itself if it is small, in a file already, or the disk is full.
         """

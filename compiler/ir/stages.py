@@ -35,7 +35,7 @@ class Stage:
     typed: bool = True
 
     def check(self, m: Module) -> Iterator[str]:
-        """What keeps a module from being at this stage; nothing if it is."""
+        """Violated invariants of a module at this stage."""
         if m.stage != self.name:
             yield f"the module calls itself {m.stage}"
         yield from problems(m, types=self.typed)

@@ -94,7 +94,7 @@ class _Nodes:
         self.extra: list[tuple[int, float, int, int]] = []
 
     def complete(self) -> _Nodes:
-        """With the added nodes in the arrays."""
+        """The arrays with the added nodes."""
         if not self.extra:
             return self
         feature, split, left, right = (np.array(c) for c in zip(*self.extra, strict=True))

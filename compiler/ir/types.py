@@ -58,7 +58,7 @@ class TensorType:
 
     @property
     def strides(self) -> tuple[Dim, ...]:
-        """By how many elements neighbours on each axis are apart, in memory order."""
+        """Strides of the axes in elements, in memory order."""
         around = self.layout.memory_shape(self.dims)
         return tuple(product(around[k + 1 :]) for k in range(len(around)))
 

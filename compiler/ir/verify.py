@@ -22,7 +22,7 @@ from occ.compiler.ir.value import Value, Weight
 
 
 def problems(m: Module, *, types: bool = True) -> Iterator[str]:
-    """What is wrong with a module: dominance, uses, weights, te functions, and types that inference does not confirm.
+    """Errors of a module: dominance, uses, weights, te functions, and types that inference does not confirm.
 
     Args:
         m: the module.
@@ -110,7 +110,7 @@ def _undeclared(op: Op, m: Module) -> Iterator[str]:
 
 
 def _shown_inside(op: Op) -> Iterator[str]:
-    """What no kernel computes, and how what a region is given differs from what it says that it is given."""
+    """Errors of a region: its arguments' types, and values that no kernel computes."""
     if len(op.regions) != 1:
         yield f"{op_text(op)} has {len(op.regions)} regions, not one"
         return

@@ -33,7 +33,7 @@ _CALLS = 12  # of a te function with symbolic dims that are looked into
 
 
 def plan_problems(m: Module) -> Iterator[str]:
-    """What would make a plan read or write outside of its buffers; the module is well formed otherwise."""
+    """Accesses of a plan outside of its buffers; the module is well formed otherwise."""
     for func in m.funcs.values():
         yield from (f"in @{func.name}: {text}" for text in _Plan(m, func).problems())
 

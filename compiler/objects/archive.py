@@ -11,7 +11,7 @@ from occ.compiler.objects import elf, wasm
 
 @dataclass(frozen=True)
 class NativeCode:
-    """What a native target compiles a model to.
+    """The native code of a model, as a native target compiles it.
 
     Attributes:
         objects: object files by file name.

@@ -128,7 +128,7 @@ class _Image:
         return list(dict.fromkeys(found))
 
     def _thread_local(self, o: ObjectFile, r: Relocation) -> _ThreadLocal:
-        """The variable of a relocation, which is relative to the end of its 4 bytes; or the block that all of them are in."""
+        """The thread-local variable of a relocation (relative to the end of its 4 bytes), or their block."""
         if r.kind in self.processor.thread_block:
             return None
         if self._is_imported(r.symbol):
@@ -172,7 +172,7 @@ class _Image:
             self.data.place(s)
 
     def _place_thread_locals(self) -> None:
-        """The block that each thread gets a copy of: what it begins with is data, the zeros after that take no room here."""
+        """The block of thread-local variables: its initial data, and zeros that take no room in the file."""
         self.block = _Region()
         align = max((s.align for s in self.threads), default=1)
         self.block.start(_align(self.data.end, align))

@@ -47,7 +47,7 @@ class Arch:
 
     @property
     def zig(self) -> str:
-        """What Zig calls it; programs for Linux run with glibc 2.28 and later."""
+        """Zig's name of a target; programs for Linux run with glibc 2.28 and later."""
         return f"{self.gnu}.2.28" if self.system == "linux" else self.gnu
 
     @property

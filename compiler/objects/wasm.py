@@ -113,7 +113,7 @@ def _skip_import(r: _Reader) -> None:
 
 
 def exported(data: bytes) -> list[str]:
-    """What other object files see of the definitions in one."""
+    """Symbols of an object file that others see."""
     linking = next((c for kind, c in _sections(data) if kind == _CUSTOM and c.startswith(_sized(b"linking"))), b"")
     tables = (part for kind, part in _subsections(linking) if kind == _SYMBOL_TABLE)
     return [s.name for table in tables for s in _symbols(table) if s.is_definition and not s.flags & _LOCAL]

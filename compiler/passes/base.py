@@ -27,7 +27,7 @@ MatchListener = Callable[
 
 @dataclass
 class Context:
-    """What passes share during one compilation.
+    """State that passes share during one compilation.
 
     Attributes:
         target: what is compiled for.

@@ -82,7 +82,7 @@ def time_tree(
 
 
 def trace(ran: Sequence[Ran]) -> str:
-    """The same for chrome://tracing and Perfetto: complete events, in microseconds."""
+    """Times as a trace for chrome://tracing and Perfetto: complete events, in microseconds."""
     events: list[dict[str, object]] = []
     for stage in dict.fromkeys(r.stage for r in ran):
         inside = [r for r in ran if r.stage == stage]

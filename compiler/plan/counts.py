@@ -13,7 +13,7 @@ from occ.runtime.dims import MOST_COUNTED
 
 
 def limits(m: Module, func: Func, *, elements: bool) -> list[Constraint]:
-    """What has to hold of sizes that inputs or the data decide, for kernels to count with them.
+    """Limits of sizes, for kernels that count in 32 bits.
 
     Args:
         m: lowered.

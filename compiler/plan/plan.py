@@ -13,7 +13,7 @@ from occ.compiler.ir import module
 from occ.compiler.ir.dim import Dim, Sym, rebuild, substitute
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops.own.data_dependent_sizes import is_found
+from occ.compiler.ir.ops.own.data_dependent_sizes import is_defined_by_step
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te.cost import operations
 from occ.compiler.ir.te.function import TeFunc
@@ -119,7 +119,7 @@ MOST_OPERATIONS = 1 << 50  # of one kernel; the largest of real models have 10**
 
 
 def constraints_of(m: Module, func: str) -> list[Constraint]:
-    """What must hold when a function runs."""
+    """The constraints of a function's inputs."""
     return _constraints(c for c in m.constraints if c.func == func)
 
 
@@ -257,7 +257,7 @@ class _Planner:
         """Sizes that a step's results define: the result, the axis (or element), and the name."""
         binds: list[list[Any]] = []
         for k, d in enumerate(finds):
-            if is_found(d) and str(d) not in self._bound:
+            if is_defined_by_step(d) and str(d) not in self._bound:
                 self._bound.add(str(d))
                 binds.append([0, k, str(d)])
         for k, value in enumerate(results):
@@ -283,7 +283,7 @@ class _Planner:
 
 
 def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:
-    """What steps of control flow and deferred ops get besides the attributes of their op."""
+    """Additional fields of control-flow and deferred steps."""
     n = op.attrs["n_results"]
     match op.attrs["routine"]:
         case "deferred":
@@ -301,7 +301,7 @@ def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:
 
 
 def _empty(value: Value | None) -> np.ndarray:
-    """What stacking no tensors gives: no elements, which the run gives the extents of the result."""
+    """The result of stacking no tensors: no elements, with extents that the run defines."""
     if value is None or not isinstance(value.type, TensorType):
         return np.empty(0, np.float32)
     return np.empty((0,) * len(value.type.shape or (0,)), value.type.dtype.numpy)

@@ -23,7 +23,7 @@ _CALLED = ("then_branch", "else_branch", "body")  # attributes of steps that nam
 
 @dataclass(frozen=True)
 class Planned:
-    """What code is generated for.
+    """A manifest with the weights and te functions that code is generated for.
 
     Attributes:
         manifest: of all plans.

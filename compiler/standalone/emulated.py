@@ -30,7 +30,7 @@ _PROCESSORS = {"riscv64": ("-cpu", "rv64,v=true,vlen=128,vext_spec=v1.0")}
 
 
 def missing(arch: Arch) -> str:
-    """What emulating a kind of machine needs and this one lacks, as the packages that have it; empty for nothing."""
+    """Missing packages for emulating a kind of machine; empty if there are none."""
     needed = {f"g++-{arch.gnu}": cross_compiler(arch), "qemu-user-static": _emulator(arch)}
     return " ".join(name for name, found in needed.items() if found is None)
 

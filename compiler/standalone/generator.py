@@ -54,7 +54,7 @@ def write_generator(artifact: Artifact, folder: Path, stem: str) -> bool:
 
 
 def _program(artifact: Artifact, folder: Path, name: str) -> dict[str, bytes]:
-    """What makes a model of kernels and entry, by path; the weights are written at once."""
+    """The source files of a model, by path; the weights are written at once."""
     weights = f"{name}.weights" if artifact.manifest.weights else ""
     ports, size, digest = Ports.of(artifact.manifest, name), 0, ""
     if weights:

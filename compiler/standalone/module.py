@@ -29,7 +29,7 @@ _NAME = "model"
 
 
 def missing() -> str:
-    """What running modules needs and this machine lacks, as commands that install it; empty for nothing."""
+    """Missing tools for running WebAssembly, as install commands; empty if there are none."""
     debian = "apt install clang lld wasi-libc libc++-14-dev-wasm32 libclang-rt-14-dev-wasm32"
     needed = {debian: cross_compiler(WASM), "pip install wasmtime": find_spec("wasmtime")}
     return "; ".join(command for command, found in needed.items() if found is None)
@@ -62,7 +62,7 @@ class Instance:
 
     @classmethod
     def of(cls, artifact: Artifact, native: NativeCode | None, cache: Cache) -> Instance:
-        """Of what a compilation has made."""
+        """The module of a compilation."""
         if native is None or not native.is_whole:
             raise error("OCC0401", "modules of WebAssembly cannot be linked here", help=missing())
         return cls(artifact, native.objects, cache)

@@ -31,7 +31,7 @@ _RUNTIME = "runtime.o"  # what kernels bring along of libocc, which is linked on
 
 @dataclass(frozen=True)
 class Program:
-    """What was written.
+    """The files of a model for C programs.
 
     Attributes:
         files: the files.

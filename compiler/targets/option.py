@@ -37,7 +37,7 @@ def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = 
 
 @dataclass(frozen=True)
 class Options:
-    """What a target can be told: a subclass has a field for each option, made by `option`.
+    """The options of a target: a subclass with a field for each, made by `option`.
 
     A target holds the defaults; `read` makes what a compilation works with.
     """

@@ -84,7 +84,7 @@ class Build(Protocol):
 
 @dataclass(frozen=True)
 class Generated:
-    """What a target makes of a module.
+    """The code that a target generates from a module.
 
     Attributes:
         artifact: what runs.

@@ -20,7 +20,7 @@ TOLERANCE = 0.01  # of the largest value of a tensor: ten times what half precis
 
 @dataclass(frozen=True)
 class Calibration:
-    """What sample inputs have shown.
+    """The result of calibrating on sample inputs.
 
     Attributes:
         artifact: built with what was found.

@@ -17,7 +17,7 @@ from occ.compiler.tuning.workers import Facts, Workers
 
 @dataclass(frozen=True)
 class TunerRequest:
-    """What a worker makes its own tuner of."""
+    """The settings with which a worker makes its own tuner."""
 
     target: str
     options: Mapping[str, str]
@@ -72,7 +72,7 @@ class Farm(Tuner):
     def _search_all(
         self, among: Sequence[Facts], functions: Sequence[TeFunc], uses: Mapping[str, int], end: float
     ) -> list[TuningResult]:
-        """What workers of one kind find, kernels that take longest first."""
+        """Search on workers of one kind, kernels that take longest first."""
         try:
             took = self.workers.call(
                 among, rank_there, self.request, functions, {f.name: uses[f.name] for f in functions}
@@ -92,7 +92,7 @@ class Farm(Tuner):
             return [found for found in pool.map(one, range(len(longest))) if found is not None]
 
     def table(self) -> str:
-        """What was gained, for people."""
+        """A table of the gains."""
         kinds = len(self.workers.of_machines())
         lines = [super().table(), f"measured by {len(self.workers.facts)} workers of {kinds} kinds of machines"]
         if machine_identity() not in self.workers.of_machines():

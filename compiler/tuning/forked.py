@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def isolated(work: Callable[[], T]) -> T | None:
-    """What a function gives, computed in a process of its own; None if that is ended by a signal.
+    """The result of a function run in a forked process; None if a signal ended it.
 
     Args:
         work: returns something that can be pickled. It shares no changes with this process.

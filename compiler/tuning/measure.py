@@ -35,7 +35,7 @@ _TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
 
 
 def machine_identity() -> str:
-    """What decides which schedules are fast: the processor, its features, how many cores it has, and its caches."""
+    """The identity of a machine for tuning: processor, features, cores, caches."""
     caches = sorted(Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"))
     sizes = [f.read_text() for c in caches for f in (c / "level", c / "type", c / "size") if f.is_file()]
     return digest([cpu_identity(), str(os.cpu_count()), *sizes])
@@ -119,14 +119,14 @@ class Bench:
         return (ctypes.c_void_p * self._count)(*[self._library.address(f"{name}_argv")] * self._count)
 
     def _results(self, name: str) -> list[np.ndarray] | None:
-        """What a kernel writes into memory that was scrawled on; None if it fails."""
+        """The outputs of a kernel in memory of random bytes; None if it fails."""
         for t in self._operands.results:
             t.data.view(np.uint8)[...] = 0x5A
         failed = self._run(1, self._repeated(name), self._operands.calls(1), self._threads)
         return None if failed else [t.data.copy() for t in self._operands.results]
 
     def seconds(self, name: str) -> float:
-        """Of one call, the mean over a sample."""
+        """Seconds of one call, the mean over a sample."""
         blocks = self._operands.calls(self._count)
         addresses = self._repeated(name)
         start = time.perf_counter()

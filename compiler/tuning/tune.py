@@ -53,7 +53,7 @@ _SHARE = 0.98  # of the time of all kernels that is looked at
 
 @dataclass(frozen=True)
 class Tuned:
-    """What became of a kernel.
+    """The result of tuning a kernel.
 
     Attributes:
         kernel, nodes: its name, and ONNX nodes that it computes.
@@ -79,7 +79,7 @@ class Tuned:
 
 @dataclass(frozen=True)
 class TuningResult:
-    """What a search found.
+    """The result of a search.
 
     Attributes:
         key: of the kernel on the machine that was measured.
@@ -145,7 +145,7 @@ class Tuner:
 
     @cached_property
     def setup(self) -> Setup:
-        """What kernels are compiled with.
+        """The compilation setup of kernels.
 
         Raises:
             CompileError: OCC0603 the kernels do not run on this machine; OCC0401, OCC0402 a part of the toolchain is missing.
@@ -253,7 +253,7 @@ class Tuner:
         return link([k.key for k in whole], self.setup.tools, self.cache), [k.name for k in whole]
 
     def table(self) -> str:
-        """What was gained, for people."""
+        """A table of the gains."""
         won = sorted((t for t in self.done if t.hint), key=lambda t: -t.saved)
         lines = [f"{'ms':>9} {'tuned':>9} {'gain':>5} {'calls':>5}  kernel: choices: nodes"] if won else []
         lines += [
@@ -351,7 +351,7 @@ class _Search:
 
 
 def _shape_of(f: TeFunc) -> tuple[object, ...]:
-    """What makes the code of a function, its name aside."""
+    """The structure of a function, without its name."""
     return f.stages, f.schedule
 
 

@@ -81,7 +81,7 @@ def _head(g: _Graph, x: str, channels: int) -> str:
 
 
 def _resnet(batch: Batch, *, wide: bool) -> onnx.ModelProto:
-    """Blocks of two 3x3 convolutions, or of 1x1, 3x3, 1x1, as in ResNet 18 to 152 and what is built on them."""
+    """ResNet blocks of 18 to 152 layers: two 3x3 convolutions, or 1x1, 3x3, 1x1."""
     g = _Graph("resnet")
     x = g.op("MaxPool", g.conv("x", 3, 64, 7, 2, "Relu"), kernel_shape=[3, 3], strides=[2, 2], pads=[1, 1, 1, 1])
     channels = 64

@@ -32,7 +32,7 @@ _KERNELS = 64  # of a translation unit: g++ needs 0.5 GB for them, and its start
 
 @dataclass
 class Warmed:
-    """What a batch did.
+    """The result of a batch of builds.
 
     Attributes:
         models: number of models that came to stage `lowered`.
@@ -61,7 +61,7 @@ class Warmed:
 
 @dataclass(frozen=True)
 class _Library:
-    """What one library is linked of: kernels, and the object file of the native entry."""
+    """The parts of one library: kernels, and the object file of the native entry."""
 
     kernels: Sequence[Kernel]
     entry: Path | None

@@ -30,7 +30,7 @@ _LOOK = 2.0  # seconds between looks whether anybody is left to answer
 
 @dataclass(frozen=True)
 class Facts:
-    """What a worker is.
+    """Facts about a worker.
 
     Attributes:
         address: by which the scheduler knows it.
@@ -105,7 +105,7 @@ class Workers:
 
     @property
     def compilers(self) -> list[Facts]:
-        """Those whose kernels are, byte for byte, what would be compiled here."""
+        """Workers whose kernels are, byte for byte, what would be compiled here."""
         return [a for a in self.facts if a.setup]
 
     def of_machines(self) -> dict[str, list[Facts]]:
@@ -166,7 +166,7 @@ def _sources() -> str:
 
 
 def describe(target: str, sanitize: str, dask_worker: Any) -> Facts:
-    """What this machine is; the engine gives the worker that it is called on."""
+    """Describes this machine; the engine passes the worker."""
     identity = Setup.of(replace(toolchain(), sanitize=sanitize), target).identity
     return Facts("", _sources(), machine_identity(), identity, dask_worker.state.nthreads)
 

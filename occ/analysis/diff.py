@@ -48,7 +48,7 @@ class CannotCompare(ValueError):
 
 @dataclass(frozen=True)
 class Allowed:
-    """By how much numbers of both sides may differ.
+    """The tolerance of a comparison: an absolute and a relative part.
 
     Attributes:
         share: of the largest value of an output; None for what the types allow that a model computes in.
@@ -107,7 +107,7 @@ class Row:
 
 @dataclass
 class Differences:
-    """What a comparison found.
+    """The result of a comparison.
 
     Attributes:
         against: the other runtime.

@@ -19,7 +19,7 @@ def drawing(m: Module, form: str) -> str:
 
 
 def label(op: Op) -> str:
-    """What an op is called in a drawing: its operator, or those of the region that it holds."""
+    """The label of an op in a drawing: its operator, or those of its region."""
     if op.name == "fuse":
         return " + ".join(dict.fromkeys(o.name for r in op.regions for o in r if o.name != "yield"))
     te = op.attrs.get("te")

@@ -53,7 +53,7 @@ def reads(node: NodeProto) -> Iterator[str]:
 
 
 def value_types(model: ModelProto) -> dict[str, ValueInfoProto]:
-    """What is known of the type of each value of the main graph, as far as ONNX infers it."""
+    """Types of the values of the main graph, as far as ONNX infers them."""
     try:
         graph = shape_inference.infer_shapes(model, data_prop=True).graph
     except (
@@ -76,10 +76,10 @@ def exposed(model: ModelProto, names: list[str]) -> ModelProto:
 
 
 def with_data(model: ModelProto, folder: Path) -> ModelProto:
-    """The same with its external data inside.
+    """The model with its external data inside.
 
     Raises:
-        CompileError: OCC0106 they cannot be read, or lie outside of the folder.
+        CompileError: OCC0106 they cannot be read, or are outside of the folder.
     """
     try:
         onnx.load_external_data_for_model(model, str(folder))

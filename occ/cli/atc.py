@@ -30,7 +30,7 @@ def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
 
 
 def _emit(given: list[str]) -> list[str]:
-    """What to write: what atc would, where it is."""
+    """The kind of file that `atc` would write."""
     from occ.compiler.codegen_cann.output.toolkit import find_toolkit
     from occ.compiler.diagnostics import CompileError
 

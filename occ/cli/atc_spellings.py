@@ -249,7 +249,7 @@ def _item(item: str) -> tuple[str, list[str]]:
 
 
 def _suffix(args: Sequence[str]) -> str:
-    """What `atc` leaves out of the path: the end of what --emit asks for."""
+    """The file suffix that `atc` appends, by --emit."""
     emits = dict(pairwise(args)).get("--emit")
     emits = emits or next((a.removeprefix("--emit=") for a in args if a.startswith("--emit=")), "artifact")
     return {"om": ".om", "air": ".air"}.get(emits, ".occ")

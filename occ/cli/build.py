@@ -107,7 +107,7 @@ def _command(
         _emit_ort(model, target, out or _default_out(model, emit, flags), weights, flags, as_json=as_json)
         return
     place = _place(out or _default_out(model, emit, flags), [model], emit, folder)
-    plain = emit == "artifact" and not (folder or looking.asked or samples or outputs) and tune is None
+    plain = emit == "artifact" and not (folder or looking.is_requested or samples or outputs) and tune is None
     earlier = ArtifactReuse.of(model, target, save_stages, flags) if plain else None
     facts = earlier.copied(place) if earlier is not None else None
     if facts is None:
@@ -278,7 +278,7 @@ def _write(compilation: Compilation, artifact: Artifact, out: Path, stem: str, e
 
 
 def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -> dict[Path, bytes]:
-    """What to write where; nothing if the target has no such thing."""
+    """The files to write by path; none if the target has no such output."""
     native = compilation.native
     if emit == "air":
         parts = {n.removeprefix("device/"): d for n, d in artifact.files.items() if n.startswith("device/")}
@@ -360,7 +360,7 @@ def _summary(f: dict[str, Any]) -> None:
 
 
 def _parts(f: dict[str, Any]) -> None:
-    """What of the model runs where, and in what precision."""
+    """The summary of parts: where they run, and in what precision."""
     parts, nodes = count(f["device_parts"], "part"), count(f["device_ops"], "node")
     say(f"device   {parts} with {nodes}, {_bytes(f['device_weights'])} of weights")
     names = ", ".join(f["cpu_operators"])

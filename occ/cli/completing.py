@@ -157,7 +157,7 @@ COMPLETERS: dict[str, Completer] = {
 
 
 def completer(param: click.Parameter) -> Completer | None:
-    """What completes a parameter; None for one whose type knows, as that of a choice or a path does."""
+    """The completion function of a parameter; None if its type completes itself."""
     if not isinstance(param.type, click.types.StringParamType):
         return None
     return COMPLETERS.get(param.opts[-1])

@@ -55,7 +55,7 @@ def run_within(seconds: float | None, work: Callable[[Note], None]) -> int:
 
 
 def loops(session: Session) -> str:
-    """What in a model may run for ever, as a note; empty if nothing does."""
+    """A note on loops that may run for ever; empty if there are none."""
     from occ.compiler.codegen_interp.engine import InterpEngine
 
     if isinstance(session.engine, InterpEngine):

@@ -27,7 +27,7 @@ def command(as_json: bool) -> None:
 
 
 def _facts() -> Iterator[tuple[str, str]]:
-    """What there is, in order: the trials take seconds."""
+    """The checks, in order: the trials take seconds."""
     from occ.compiler.cache.cache import cache_dir, can_write
     from occ.compiler.codegen_halide.toolchain import find_cxx, find_halide
     from occ.runtime.threads import default_threads

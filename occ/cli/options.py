@@ -255,7 +255,7 @@ def project_rules() -> list[str]:
 
 
 def source_of(name: str) -> Source:
-    """What a MODEL argument names: a path, or `-` for standard input."""
+    """The model source of a MODEL argument: a path, or `-` for standard input."""
     if name != "-":
         return Path(name)
     data = sys.stdin.buffer.read()
@@ -325,7 +325,7 @@ class Flags:
 
     @property
     def target_options(self) -> dict[str, str]:
-        """What `-C`, `-O`, `--target-cpu` and `--also` set."""
+        """Target options from `-C`, `--target-cpu` and `--also`."""
         also = {"also": ",".join(self.also)} if self.also else {}
         level = {"optimize": self.level} if self.level else {}
         return {**_processor_options(self.processor), **also, **level, **pairs(self.given, "-C", keys=True)}

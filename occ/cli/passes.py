@@ -72,7 +72,7 @@ def pass_options_of_builds(command: Any) -> Any:
 
 @dataclass(frozen=True)
 class Looking:
-    """What the options ask for."""
+    """The options that print or check passes."""
 
     print_before: Sequence[str]
     print_after: Sequence[str]
@@ -96,18 +96,18 @@ class Looking:
         return bool(self.stop_after) or self.bisect_limit is not None
 
     @property
-    def asked(self) -> bool:
+    def is_requested(self) -> bool:
         """Whether any of them was given."""
         return self.bisect_limit is not None or any(v for k, v in vars(self).items() if k != "bisect_limit")
 
     def validator(self, dims: Mapping[str, int]) -> Validate | None:
-        """What interprets the model before and after each pass, with `--validate`; `dims` are values of symbolic ones."""
+        """The validator of `--validate`; `dims` are values of symbolic ones."""
         from occ.compiler.debugging.validate import Validate
 
         return Validate(dims) if self.validate else None
 
     def listeners(self, validator: Validate | None) -> list[Listener]:
-        """What prints, and what validates."""
+        """The instruments that print and validate."""
         from occ.compiler.passes.instruments import Print
 
         made: list[Listener] = []

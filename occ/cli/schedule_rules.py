@@ -70,7 +70,7 @@ def _facts(kind: str, rule: ScheduleRule) -> dict[str, object]:
 
 
 def _log(compilation: Compilation) -> Log:
-    """What the rules answered on the way to the stage `scheduled`.
+    """The log of rules on the way to the stage `scheduled`.
 
     Raises:
         CompileError: OCC0602 kernels of the target are not scheduled by rules.

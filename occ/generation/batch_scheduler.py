@@ -20,7 +20,7 @@ Listener = Callable[[Sequence[GenerationRequest]], None]
 
 
 class QueueIsFull(Exception):
-    """As many requests wait as may wait."""
+    """Raised when as many requests wait as may wait."""
 
 
 class BatchScheduler:

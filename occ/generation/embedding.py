@@ -29,7 +29,7 @@ class TextEncoder:
         path: a folder with `model.onnx` or `onnx/model.onnx`, or an artifact, and `tokenizer.json`; or the path of such a file.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         target: `cpu` or `cpu-jit`.
-        batch_size: texts of a run, at the most.
+        batch_size: texts of a run, at most.
 
     Attributes:
         folder: what the folder says.

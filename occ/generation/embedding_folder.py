@@ -15,7 +15,7 @@ import numpy as np
 from occ.generation.folder import model_file, read_object
 from occ.runtime.errors import RunError
 
-# The setting of each way in `1_Pooling/config.json`; several are put one after the other, in this order.
+# The setting of each way in `1_Pooling/config.json`; several are put in order, in this order.
 _POOLINGS = {
     "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens", "mean": "pooling_mode_mean_tokens",
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens", "weightedmean": "pooling_mode_weightedmean_tokens",
@@ -40,13 +40,13 @@ class Dense:
     activation: str
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Of vectors `[n, columns]`."""
+        """Apply to vectors `[n, columns]`."""
         return _ACTIVATIONS[self.activation](x @ self.weight.T + self.bias)
 
 
 @dataclass(frozen=True)
 class EmbeddingFolder:
-    """What a folder says of its model.
+    """The configuration of an embedding model's folder.
 
     Attributes:
         model: the `.onnx` file or artifact.
@@ -54,7 +54,7 @@ class EmbeddingFolder:
         pooling: ways of making one vector of those of the tokens, one of `POOLINGS` or several.
         dense: the layers after that.
         normalize: whether vectors have the length 1; None if nothing says so.
-        longest: tokens of a text at the most; None if nothing says so.
+        longest: tokens of a text at most; None if nothing says so.
         padding: the token that fills up rows.
         prompts: what to put before texts, by the name of a task.
     """

@@ -27,7 +27,7 @@ _SPECIAL = ("bos_token", "eos_token", "pad_token", "unk_token")
 
 @dataclass(frozen=True)
 class Folder:
-    """What a folder says of its model.
+    """The configuration of a language model's folder.
 
     Attributes:
         model: the `.onnx` file, artifact or `.gguf` file.
@@ -117,7 +117,7 @@ def model_file(home: Path, genai: dict[str, Any]) -> Path:
 
 
 def _of_gguf(path: Path) -> Folder:
-    """What a GGUF file says of its model; a `tokenizer.json` beside it comes before its own vocabulary.
+    """The configuration in a GGUF file; a `tokenizer.json` beside it comes before its vocabulary.
 
     Raises:
         RunError: OCC0501 the file or its vocabulary cannot be read.

@@ -15,7 +15,7 @@ from occ.runtime.errors import RunError
 
 _KEY = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4  # token_type
-_SPACE = "\u2581"  # in the place of a space in vocabularies of SentencePiece
+_SPACE = "\u2581"  # instead of a space in vocabularies of SentencePiece
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"

@@ -244,7 +244,7 @@ class LanguageModel:
         repetition_penalty: float = 1.0, texts: bool | None = None, watch: Callable[[int], None] = lambda _: None,
         **chance: Any,
     ) -> list[list[Any]]:  # fmt: skip
-        """What the best beams write, in pieces of text or tokens, as `stream` would give it."""
+        """The texts of the best beams, in pieces as `stream` yields them."""
         if do_sample:
             raise RunError("OCC0501", "beams take the most probable texts, not some by chance", "leave out do_sample")
         if max_new_tokens < 0:

@@ -44,7 +44,7 @@ class PeerProcess:
             raise
 
     def ask(self, **request: Any) -> dict[str, Any]:
-        """What the process answers, see `_answers`.
+        """The answer of the process, see `_answers`.
 
         Raises:
             CannotGenerate: the runtime fails, or its process has ended.

@@ -29,7 +29,7 @@ class PeerRuntime(Protocol):
     """One text of one runtime."""
 
     def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
-        """Begin a text anew, greedily or with sampled tokens; the token that follows the prompt."""
+        """Begins a text, as `PeerRuntime`."""
         ...
 
     def step(self) -> int:

@@ -72,7 +72,7 @@ def prepared(path: Path, head: int = 0, *, batched: bool = False, adapter: Path 
 
 
 def _needed_results(m: Module) -> None:
-    """Let the results be the logits, then what continues each cache: files may have more, in any order."""
+    """Reduce and reorder the outputs to the logits and the new state of each cache."""
     names = m.main.result_names
     kept = [LOGITS, *presents_of([a.name for a in m.main.args if is_cache(a.name)], names)]
     end = m.main.body.terminator

@@ -17,7 +17,7 @@ from occ.runtime.errors import RunError
 
 
 class Constraint(Protocol):
-    """What lets only some tokens follow: a grammar, while its text is generated."""
+    """The interface of a constraint: a mask over the next tokens, as a grammar has."""
 
     def allowed(self) -> np.ndarray:
         """The tokens that may follow, bool `[vocabulary]`."""

@@ -1,4 +1,4 @@
-"""Encoder-decoders: the encoder reads a text or a sound once, and the decoder writes a text while it looks at that."""
+"""Encoder-decoders: one run of the encoder, then decoding steps with cross-attention to it."""
 
 from __future__ import annotations
 
@@ -65,7 +65,9 @@ class Seq2SeqFiles:
 
 
 class CrossDecoder:
-    """The decoder of one text: its caches, and the keys and values of the encoder. A step appends a token, and copies nothing.
+    """The decoder of one text: its caches, and the keys and values of the encoder.
+
+    A step appends a token, and copies nothing.
 
     Args:
         session: of a step.
@@ -86,7 +88,7 @@ class CrossDecoder:
         }  # fmt: skip
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Append tokens, one after the other; the logits f32 `[vocabulary]` of what follows the last.
+        """Append tokens, in order; the logits f32 `[vocabulary]` of what follows the last.
 
         Raises:
             RunError: OCC0501 there is no room for so many.
@@ -111,7 +113,7 @@ class Seq2Seq:
         files: of its folder.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         target: `cpu` or `cpu-jit`.
-        capacity: tokens of a text that it writes, at the most.
+        capacity: tokens of a text that it writes, at most.
 
     Attributes:
         session: a step of the decoder.

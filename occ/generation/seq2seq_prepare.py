@@ -66,7 +66,7 @@ def prepared_cross(path: Path) -> Module:
 
 
 def prepared_step(path: Path) -> Module:
-    """A step of the decoder: a token, its caches, and keys and values of the encoder go in; logits and caches come out.
+    """A decoding step: a token, caches, and the encoder's keys and values in; logits and caches out.
 
     Args:
         path: of a decoder with a past, or of a merged one.

@@ -61,7 +61,7 @@ class Tokenizer:
 
         Args:
             texts: each alone, without padding.
-            longest: tokens at the most; of longer texts the end is left out, of pairs that of the longer text.
+            longest: tokens at most; of longer texts the end is left out, of pairs that of the longer text.
         """
         if longest not in self._cutting:
             reader = type(self._reader).from_str(self._reader.to_str())
@@ -170,7 +170,7 @@ class TextStream:
         self.ended = False
 
     def push(self, token: int) -> str:
-        """What a token adds."""
+        """Add a token; returns the text that becomes complete."""
         self._ids.append(token)
         text = self._tokenizer.decode(self._ids)
         if text.endswith(_REPLACEMENT) or len(text) <= self._before:  # not yet a whole character
@@ -181,7 +181,7 @@ class TextStream:
         return self._checked(new, final=False)
 
     def finish(self) -> str:
-        """What was held back."""
+        """The text that was held back."""
         return "" if self.ended else self._checked(self._tokenizer.decode(self._ids)[self._before :], final=True)
 
     def pieces(self, tokens: Sequence[int], as_text: bool) -> list[Any]:

@@ -88,7 +88,10 @@ class TextToText(LanguageModel):
         self, prompt: Prompt, max_new_tokens: int = 64, do_sample: bool = False, *, seed: int = 0, stop: Stops = (),
         texts: bool | None = None, watch: Callable[[int], None] = lambda _: None, **sampling: Any,
     ) -> Iterator[Any]:  # fmt: skip
-        """Write what the prompt asks for, a piece of text or a token at a time; arguments and errors as of `LanguageModel.stream`."""
+        """Write the answer to a prompt, a piece of text or a token at a time.
+
+        Arguments and errors as of `LanguageModel.stream`.
+        """
         request = self.request(
             prompt, max_new_tokens, do_sample=do_sample, seed=seed, stop=stop, texts=texts, watch=watch, **sampling
         )

@@ -258,7 +258,9 @@ class _Rules:
 def transcribe(
     path_or_model: str | os.PathLike[str] | Transcriber, sound: str | os.PathLike[str] | np.ndarray, **how: Any
 ) -> Transcription:
-    """What is said in a sound, by the Whisper model of a folder; to transcribe more than one, keep an `occ.Transcriber`.
+    """Transcribe a sound with the Whisper model of a folder.
+
+    To transcribe more than one, keep an `occ.Transcriber`.
 
     Args:
         path_or_model: of `occ.Transcriber`, or one.

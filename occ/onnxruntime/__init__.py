@@ -122,7 +122,7 @@ def _claims_of_ascend(target: str, options: dict[str, Any]) -> AscendClaims:
 
 
 def _refusal(text: str) -> Exception:
-    """What the library said while it was registered: `occ: OCC0406: ...; what to do`."""
+    """The library's message when it was registered: `occ: OCC0406: ...; what to do`."""
     if "1.24 or later" in text:
         return ImportError(text.rpartition("occ: ")[2])
     _, found, told = text.partition("occ: OCC")

@@ -32,7 +32,7 @@ def load_library(path: str) -> c.CDLL:
 
 
 def check_chip(target: str, soc: str, options: Mapping[str, Any]) -> dict[str, Any]:
-    """The options for the chip of a device, which they name if nothing else is said.
+    """Options for the chip of a device; the device's own chip by default.
 
     Raises:
         CompileError: OCC0303 there is no such target; OCC0510 the device is of another one; OCC0603 an option is wrong.
@@ -55,7 +55,7 @@ def check_chip(target: str, soc: str, options: Mapping[str, Any]) -> dict[str, A
 
 @dataclass
 class AscendClaims:
-    """What the plugin for Ascend devices is given.
+    """The interface of the plugin for Ascend devices.
 
     Attributes:
         library: the plugin, loaded.

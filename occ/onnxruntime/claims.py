@@ -35,7 +35,7 @@ class Claimed:
 
 @dataclass
 class Claims:
-    """What one library is given.
+    """The interface of one plugin library.
 
     Attributes:
         library: the plugin, loaded.

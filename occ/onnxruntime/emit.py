@@ -34,7 +34,7 @@ _LARGEST = 1 << 30  # bytes of artifacts inside of a model
 
 @dataclass(frozen=True)
 class Emitted:
-    """What was written.
+    """The files that were written.
 
     Attributes:
         out: the model.
@@ -121,7 +121,7 @@ def emit(
 def _emit_for_device(
     model: ModelProto, facts: GraphFacts, out: Path, target: str, options: Mapping[str, Any], *, embed: bool
 ) -> Emitted:
-    """The same for an Ascend device: groups are compiled models, and what is left has its reasons."""
+    """Writes the model for an Ascend device: groups are `.om` models, the rest stays with reasons."""
     divided = DeviceGroups(facts, target, options)
     groups = list(divided.groups())
     whole = str(options.get("enable_cann_subgraph", "")).lower() in ("false", "0", "off")

@@ -52,7 +52,7 @@ _KINDS = {
 
 
 def library_sources(kind: str) -> dict[str, str]:
-    """What a library is compiled from, by the names of the files."""
+    """The sources of a library, by file name."""
     folder, it = files("occ.runtime").joinpath("ort"), _KINDS[kind]
     texts = {
         p.name: p.read_text("utf-8")

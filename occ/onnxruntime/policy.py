@@ -40,7 +40,7 @@ def decided_by_data(node: NodeProto, constants: Collection[str]) -> bool:
 
 
 def with_known_ranks(nodes: Sequence[NodeProto], ours: set[int], known: Callable[[str], bool]) -> set[int]:
-    """Those of `ours` that read no value of unknown rank but from each other."""
+    """The claimed nodes that read values of unknown rank only from each other."""
     makers = {name: k for k, node in enumerate(nodes) for name in node.output if name}
     kept: set[int] = set()
     for k in sorted(ours):

@@ -34,7 +34,7 @@ class Difference:
 
     @classmethod
     def of(cls, got: np.ndarray, expected: np.ndarray) -> Difference:
-        """Of two arrays; infinite where their shapes or types differ."""
+        """The difference of two arrays; infinite where their shapes or types differ."""
         largest = difference(got, expected)
         if not np.isfinite(largest) or expected.dtype.kind not in "fiub" or not expected.size:
             return cls(largest, largest)
@@ -120,7 +120,7 @@ Opened = Callable[[Model], Session]
 
 
 def compare(made: Comparison, floats: Model, codes: Model, inputs: Arrays, opened: Opened | None, rounds: int) -> None:
-    """Fill in differences and times.
+    """Run both models on the samples, and record differences and times.
 
     Args:
         made: what to fill.

@@ -26,7 +26,7 @@ def prepared(model: ModelProto, folder: Path, *, halves: bool, upgrade: bool) ->
 
     Args:
         model: as it was read; it is not changed.
-        folder: where its external data lie.
+        folder: where its external data are.
         halves: whether weights may be half-precision floats.
         upgrade: whether it needs an operator set with scales for each channel.
 

@@ -23,7 +23,7 @@ from occ.compiler.targets.default import DEFAULT
 from occ.compiler.targets.registry import get_target
 from occ.quantization.calibration import Data, Reader, Samples, samples_of
 from occ.quantization.prepare import named, nodes_of, prepared, saved
-from occ.quantization.settings import BITS, METHODS, Asked, Method, Weights, form_of
+from occ.quantization.settings import BITS, METHODS, Method, QuantizationRequest, Weights, form_of
 from occ.runtime.errors import RunError
 
 if TYPE_CHECKING:
@@ -101,7 +101,7 @@ def quantize(
             quantised. RunError: OCC0501 the inputs of `calibrate` do not fit the model.
     """
     get_target(target)
-    asked = Asked(weights, target, method, keep, operators, block, per_channel, reduce_range)
+    asked = QuantizationRequest(weights, target, method, keep, operators, block, per_channel, reduce_range)
     asked.check(calibrate is not None)
     place = check_out(Path(out), [model])
     message, folder = loaded(model)
@@ -127,11 +127,11 @@ _WANTED = {
 }
 
 
-def _kind(asked: Asked, samples: Samples | None) -> str:
+def _kind(asked: QuantizationRequest, samples: Samples | None) -> str:
     return "weights" if asked.weights is not None else "static" if samples is not None else "dynamic"
 
 
-def _told(asked: Asked, samples: Samples | None, count: int) -> str:
+def _told(asked: QuantizationRequest, samples: Samples | None, count: int) -> str:
     match _kind(asked, samples):
         case "weights":
             return f"weights of {BITS[cast(str, asked.weights)]} bits in blocks of {asked.block}"
@@ -168,7 +168,9 @@ class _Coded:
         return {n.name: n.op_type for n in nodes if self.types is None or n.op_type in self.types}
 
 
-def _coded(floats: ModelProto, original: ModelProto, asked: Asked, samples: Samples | None, scratch: Path) -> _Coded:
+def _coded(
+    floats: ModelProto, original: ModelProto, asked: QuantizationRequest, samples: Samples | None, scratch: Path
+) -> _Coded:
     """Let the library quantise a model; its errors are ours."""
     known = {n.op_type for n in (*nodes_of(floats.graph), *original.graph.node)}
     if strange := next((t for t in asked.operators if t not in known), None):
@@ -191,7 +193,9 @@ def _coded(floats: ModelProto, original: ModelProto, asked: Asked, samples: Samp
         raise error("OCC0617", f"onnxruntime cannot quantise the model: {shorten(reason, 240)}", help=help_) from e
 
 
-def _static(floats: ModelProto, original: ModelProto, asked: Asked, samples: Samples, scratch: Path) -> _Coded:
+def _static(
+    floats: ModelProto, original: ModelProto, asked: QuantizationRequest, samples: Samples, scratch: Path
+) -> _Coded:
     from onnxruntime.quantization import CalibrationMethod, QuantFormat, QuantType, quantize_static
 
     form = form_of(asked.target)
@@ -238,7 +242,7 @@ def _optimised(floats: ModelProto, scratch: Path) -> ModelProto:
     return onnx.load(str(made))
 
 
-def _dynamic(floats: ModelProto, original: ModelProto, asked: Asked, scratch: Path) -> _Coded:
+def _dynamic(floats: ModelProto, original: ModelProto, asked: QuantizationRequest, scratch: Path) -> _Coded:
     from onnxruntime.quantization import QuantType, quantize_dynamic
 
     left = named(floats.graph, original.graph, asked.keep)
@@ -251,7 +255,7 @@ def _dynamic(floats: ModelProto, original: ModelProto, asked: Asked, scratch: Pa
     return _Coded(floats, onnx.load(str(made)), left)
 
 
-def _weights_alone(floats: ModelProto, original: ModelProto, asked: Asked) -> _Coded:
+def _weights_alone(floats: ModelProto, original: ModelProto, asked: QuantizationRequest) -> _Coded:
     from onnxruntime.quantization.matmul_nbits_quantizer import MatMulNBitsQuantizer
     from onnxruntime.quantization.onnx_model import ONNXModel
 
@@ -277,7 +281,7 @@ def _write(model: ModelProto, path: Path) -> None:
 
 
 def _size(message: ModelProto, folder: Path, model: object) -> int:
-    """Bytes of a model and of the files that its weights lie in."""
+    """Bytes of a model and of the files that its weights are in."""
     own = os.path.getsize(cast(Any, model)) if isinstance(model, (str, os.PathLike)) else message.ByteSize()
     files = {
         folder / entry.value
@@ -290,7 +294,7 @@ def _size(message: ModelProto, folder: Path, model: object) -> int:
 
 
 def _written(codes: ModelProto, place: Path) -> int:
-    """Write the model in the place of what is there, whole or not at all; its size in bytes."""
+    """Write the model instead of what is there, whole or not at all; its size in bytes."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".occ-", dir=place.parent) as folder:
         made = Path(folder) / place.name

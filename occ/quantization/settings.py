@@ -63,7 +63,7 @@ def form_of(target: str) -> Form:
 
 
 @dataclass(frozen=True)
-class Asked:
+class QuantizationRequest:
     """How a model is quantised.
 
     Attributes:

@@ -166,7 +166,7 @@ def _samples(workers: bool) -> dict[tuple[str, str], float]:
 
 
 def _statistics(model: str, samples: Mapping[tuple[str, str], float]) -> dict[str, Any]:
-    """What is counted of a model: requests with the time from one's arrival to its answer, rows, and runs."""
+    """Statistics of a model: requests with their durations, rows, and runs."""
 
     def counted(name: str) -> int:
         return int(samples.get((name, model), 0))

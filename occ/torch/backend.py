@@ -28,7 +28,7 @@ _warned: set[str] = set()
 def backend(
     gm: Any, example_inputs: Sequence[Any], *, options: Mapping[str, Any] | None = None, mode: str | None = None
 ) -> Callable[..., Any]:
-    """What `torch.compile(module, backend="occ", options={...})` calls for each graph.
+    """The backend function that `torch.compile(module, backend="occ", options={...})` calls for each graph.
 
     Args:
         gm: the graph, a `torch.fx.GraphModule`.
@@ -114,7 +114,7 @@ class _ByNumbers:
         return found(*inputs) if run else None
 
     def _compile(self, numbers: tuple[float, ...], inputs: Sequence[Any], *, first: bool) -> Callable[..., Any]:
-        """What runs the graph with these numbers; eager mode where it cannot be compiled, as `backend`."""
+        """Compile the graph for these numbers; eager mode where that fails, as `backend`."""
         try:
             if len(self.compiled) >= _MOST:
                 raise Fallback(
@@ -201,7 +201,7 @@ class _Compiled:
         return self.gm.forward(*inputs) if made is None else made
 
     def _results(self, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
-        """What the graph gives; None where eager mode is to run it."""
+        """The graph's results; None where eager mode is to run it."""
         if self._state(inputs) != self.state:
             self._begin(inputs)
         frozen, made = self.frozen, list[Any]()

@@ -48,7 +48,7 @@ GRAPHS: list[Graph] = []
 
 
 def explain(*, clear: bool = False) -> Explanation:
-    """What became of the graphs since the start, or since the last call with `clear` or of `torch._dynamo.reset`."""
+    """The outcome for each graph since the start, or since the last call with `clear`."""
     counters = torch_module("torch._dynamo.utils").counters
 
     made = Explanation(list(GRAPHS), Counter(counters["graph_break"]))

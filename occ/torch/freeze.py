@@ -119,7 +119,7 @@ def with_constants(gm: Any, values: Mapping[int, float]) -> Any:
 
 
 def _kind(example: Any) -> str:
-    """What an input is: `static` (a parameter or buffer), `tensor`, or `size`."""
+    """The kind of an input: `static` (a parameter or buffer), `tensor`, or `size`."""
     torch = torch_module()
 
     if not isinstance(example, torch.Tensor):
@@ -129,7 +129,7 @@ def _kind(example: Any) -> str:
 
 
 def _example(node: Any, value: Any) -> Any:
-    """What Dynamo knows of an input, with symbolic extents."""
+    """Dynamo's example of an input, with symbolic extents."""
     return node.meta.get("example_value", value)
 
 

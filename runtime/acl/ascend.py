@@ -26,7 +26,7 @@ _FORKED = "open it in the child, and start the child by `spawn` if its parent ha
 
 
 class AscendDevice:
-    """What a session has of a device; see `occ.runtime.device.Accelerator`.
+    """A session's view of a device; see `occ.runtime.device.Accelerator`.
 
     Attributes:
         device: shared by the sessions of the process.

@@ -118,7 +118,7 @@ class Launch:
                     "OCC0512", f"output `{tensor.name}` of part `{self._model.name}` has shape {got}, not {tuple(want)}"
                 )
 
-    def found(self, most: Sequence[Shape]) -> list[Shape]:
+    def output_shapes(self, most: Sequence[Shape]) -> list[Shape]:
         """The extents that came out, where the data decide them.
 
         Raises:

@@ -20,7 +20,7 @@ from occ.runtime.forks import renew_in_children
 
 
 class _Process:
-    """What the process has of AscendCL."""
+    """The state of AscendCL in the process."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()

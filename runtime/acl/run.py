@@ -23,7 +23,7 @@ from occ.runtime.signature import numpy_dtype
 
 
 class Host(Protocol):
-    """What a run has of the device of its session; `AscendDevice` says what each is."""
+    """The interface of a session's device to a run; `AscendDevice` describes each member."""
 
     device: AclDevice
     arena: Arena
@@ -229,7 +229,7 @@ class AscendRun:
         while s.queued:
             q = s.queued[0]
             if q.measured and isinstance(q.launch, Launch):
-                q.shapes = q.launch.found(q.shapes)
+                q.shapes = q.launch.output_shapes(q.shapes)
             else:
                 q.launch.check(q.shapes)
             del s.queued[0]

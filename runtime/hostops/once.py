@@ -8,7 +8,7 @@ from typing import Any
 
 
 def once(a: SimpleNamespace, what: Hashable, make: Callable[[], Any]) -> Any:
-    """What `make` returns, kept with the attributes `a`: runs on a row or two take less than making it."""
+    """The result of `make`, kept with the attributes `a`, since runs of few rows take less."""
     kept: dict[Hashable, Any] = a.__dict__.setdefault("kept", {})
     found = kept.get(what)
     if found is None:

@@ -73,7 +73,7 @@ def _corners(boxes: np.ndarray, center: int) -> tuple[np.ndarray, np.ndarray]:
 def _suppress(
     scores: np.ndarray, low: np.ndarray, high: np.ndarray, most: int, overlap: np.floating, least: np.floating | None
 ) -> list[int]:
-    """In f32, as others do: what touches must not overlap by rounding here and not there.
+    """Non-maximum suppression in f32, as other runtimes do: boxes that touch must not overlap by rounding.
 
     Boxes without area overlap nothing.
     """

@@ -72,7 +72,7 @@ def tokenizer(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
 
 
 def _cutter(a: SimpleNamespace) -> Callable[[str], list[str]]:
-    """What makes tokens of a string."""
+    """The function that splits a string into tokens."""
 
     def long_enough(tokens: Iterable[str]) -> list[str]:
         return [t for t in tokens if len(t) >= a.mincharnum]

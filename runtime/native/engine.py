@@ -178,7 +178,7 @@ class NativeEngine:
             self.observer(segment.calls[0], start, time.perf_counter_ns())
 
     def call_cost(self) -> float:
-        """Seconds that an observed kernel takes besides its own time: the clock, and the way from Python to it and back."""
+        """Seconds of overhead of an observed kernel: the clock, and the way to Python and back."""
         if self._library is None or self._library.run is None:
             return 0.0
         nothing, spent = segment_of([]), list[int]()

@@ -61,6 +61,7 @@ def told(tmp_path: Path, run: str = "implicit", **environment: str) -> list[list
     return found
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize(
     ("call", "code", "status"),
@@ -78,6 +79,7 @@ def test_a_graph_that_does_not_fit_into_the_device(toolkit: Standin, tmp_path: P
     assert told(tmp_path, OCC_TEST_MEMORY="1") == [[NO_DEVICE_MEMORY], [NO_DEVICE_MEMORY]]
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize(
     ("code", "status"), [(207008, NO_DEVICE_RESOURCES), (207018, NO_DEVICE_MEMORY), (507015, INTERNAL)]

@@ -307,6 +307,7 @@ if sys.argv[1] == "raise":
 """
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("end", ["end", "raise"])
 def test_a_program_that_closes_nothing(toolkit: Standin, occ_cli: object, tmp_path: Path, end: str) -> None:
     onnx.save(mlp(), tmp_path / "m.onnx")

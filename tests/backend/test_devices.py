@@ -39,6 +39,7 @@ def test_a_model_on_each_device(device: str):
     np.testing.assert_allclose(occ.backend.run_model(model, {"x": X}, device).y, want, rtol=tolerance, atol=tolerance)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("device", ["CPU", "CPU:arm-64"])
 def test_a_node_on_each_device(device: str):
     need(device)

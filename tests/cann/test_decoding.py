@@ -147,6 +147,7 @@ MASKS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("mask", "rows"),
     [(m, r) for m in MASKS for r in ("1", "3", "q") if (m, r) != ("later keys", "1")],  # one row has none

@@ -126,6 +126,7 @@ def test_one_node_where_the_chip_has_it(text: str, kernel: str, targets: tuple[s
     assert worst(simulated(made, x), reference(m, x)) < (1e-6 if target == "ascend910b" and "16[" not in text else 3e-3)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("text", "older"), ATTENTIONS.values(), ids=ATTENTIONS)
 def test_attention_is_one_node_in_half_precision(text: str, older: str):
     m = model(text)

@@ -149,6 +149,7 @@ def test_literals_hold_plain_characters_only(text: str):
     assert inside.replace("\\", "").replace("/", "").isalnum()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("names", [(), HOSTILE], ids=["plain", "hostile"])
 def test_the_cpp_builds_the_graph_of_the_air_file(names: tuple[str, ...], tmp_path: Path):
     """Compiled against headers of our own, the C++ makes the nodes and edges that the file has."""

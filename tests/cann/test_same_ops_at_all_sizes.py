@@ -71,6 +71,7 @@ def test_places_in_pictures_of_any_size():
     check(anchors(), shapes, dynamic_ranges="b=1..4,h=64..640:32,w=64..640:32")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("n", ["1..2", "1..3", "1..40", "2..40", "?"])
 def test_sequences_of_one_step_and_of_two(n: str):
     """Of so few the steps are written out, of more they are rounds of a loop."""

@@ -31,6 +31,7 @@ def model(tmp_path, monkeypatch) -> Path:
     return Path("m.onnx")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("stage", ["imported", "canonical", "fused", "layout", "scheduled", "lowered"])
 def test_diff_of_text(stage, model, occ_cli):
     assert occ_cli("dump", model, "--stage", stage, "-t", "cpu-jit", "-o", "s.occ").code == 0

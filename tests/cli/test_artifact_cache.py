@@ -47,6 +47,7 @@ def test_an_unchanged_model_gives_the_same_bytes_and_facts(occ_cli, model, tmp_p
     assert occ_cli("run", "deep/b.occ").code == 0
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "options",
     [["-t", "interp"], ["--dim", "n=3"], ["-C", "deferred=off"], ["--save-stages"], ["--verify"], ["--no-cache"], ["--time-passes"], ["--dir", "-o", "folder"]],
@@ -136,6 +137,7 @@ def test_a_damaged_note_is_a_miss(occ_cli, model, tmp_path):
     assert build(occ_cli, model)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "damage", [lambda data: data[:-100], lambda data: b"", lambda data: data[:99] + b"!" + data[100:]]
 )

@@ -113,6 +113,7 @@ main()
 """
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("entry", ["native", "python"])
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_run_that_never_ends_is_ended(
@@ -169,6 +170,7 @@ with bounds.bounded(0.5, None):
     assert ran.stderr.startswith("error[OCC0606]: the build takes longer than 0.5 seconds")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("command", ["build", "run"])
 def test_times_that_are_none(command: str, limits: dict[str, Path]) -> None:
     ran = subprocess.run(

@@ -136,6 +136,7 @@ def test_no_cache_leaves_nothing(model, occ_cli, monkeypatch, tmp_path):
 # --emit
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 @pytest.mark.parametrize(("emit", "suffix"), [("static", "a"), ("shared", "so"), ("object", "o")])
 def test_emit_places_and_names(target, emit, suffix, model, occ_cli):

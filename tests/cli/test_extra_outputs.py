@@ -22,6 +22,7 @@ def shown(model: onnx.ModelProto, *names: str) -> onnx.ModelProto:
     return made
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_values_inside_of_what_is_fused_come_out(target):
     model = mlp()

@@ -254,6 +254,7 @@ def test_why_answers_about_the_value_that_was_asked_for(tmp_path, monkeypatch, o
     assert "matches" not in asked["a"].replace("does not match", "")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("command", ["diff", "report", "run", "bench"])
 def test_sizes_of_random_inputs_are_said(command, tmp_path, monkeypatch, occ_cli):
     monkeypatch.chdir(tmp_path)
@@ -298,6 +299,7 @@ def test_a_dim_is_fixed_by_its_name_or_as_it_is_shown(tmp_path, monkeypatch, occ
     assert ran.code == 2, "two dims are shown alike"
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("command", ["run", "bench"])
 def test_a_dim_that_an_artifact_has_fixed_is_refused(command, model, occ_cli):
     assert occ_cli("build", model, "-t", "cpu-jit", "--dim", "n=4", "-o", "fixed.occ").code == 0

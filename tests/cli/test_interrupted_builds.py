@@ -78,6 +78,7 @@ def test_no_room_for_the_output_leaves_the_old_one(place: Place) -> None:
     place.check()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     "env",
     [{"HOME": None, "OCC_CACHE_DIR": None, "XDG_CACHE_HOME": None}, {"OCC_CACHE_DIR": "/dev/null/cache"}],

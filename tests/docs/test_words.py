@@ -1,4 +1,7 @@
-"""The first line of a docstring is short: at most 20 words, an expression in backquotes counting as one."""
+"""Words: the first line of a docstring has at most 20, and names have the field's.
+
+An expression in backquotes counts as one word.
+"""
 
 from __future__ import annotations
 
@@ -29,3 +32,50 @@ def first_lines() -> Iterator[tuple[str, str]]:
 def test_first_lines_are_short():
     long = [f"{at}: {line}" for at, line in first_lines() if len(re.sub("`[^`]*`", "code", line).split()) > MOST]
     assert long == []
+
+
+# Words that say nothing to a reader of compilers, with what the field says.
+BANNED = {
+    "apart": "split, distinct, disjoint",
+    "alike": "equal, isomorphic",
+    "asked": "requested, request",
+    "few": "skinny (of a matrix), small",
+    "finds": "defines, computes",
+    "foresees": "prefetches",
+    "found": "result, match, candidate",
+    "gives": "returns, yields",
+    "lies": "is",
+    "stumbles": "fails",
+    "tell": "report, set, define",
+    "tells": "reports, defines",
+    "together": "batched, fused, interleaved",
+    "told": "defined, reported",
+    "turns": "iterations, rounds, double buffers",
+    "untold": "undefined",
+}
+
+
+# Names that stay until their modules are written anew.
+STAY = {"compiler/native_entry": {"apart", "told", "vanish_together"}, "runtime/native": {"make_together"}}
+
+
+def public_names() -> Iterator[tuple[str, str]]:
+    """Where each public name is, and the name: files, classes, and functions of modules and of classes."""
+    for path in sources():
+        yield str(path.relative_to(ROOT)), path.stem if path.stem != "__init__" else path.parent.name
+        todo: list[ast.AST] = [ast.parse(path.read_text("utf-8"))]
+        while todo:
+            for node in getattr(todo.pop(), "body", []):
+                if isinstance(node, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef) and node.name[0] != "_":
+                    yield f"{path.relative_to(ROOT)}:{node.lineno}", node.name
+                    todo += [node] if isinstance(node, ast.ClassDef) else []
+
+
+def test_names_have_the_words_of_the_field():
+    wrong = [
+        f"{at}: `{name}` has the word `{word}`: say {BANNED[word]}"
+        for at, name in public_names()
+        for word in re.sub("([A-Z])", r"_\1", name).lower().split("_")
+        if word in BANNED and not any(at.startswith(folder) and name in names for folder, names in STAY.items())
+    ]
+    assert wrong == []

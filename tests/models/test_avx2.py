@@ -63,6 +63,7 @@ def test_the_machine_is_read_off_the_target() -> None:
     assert (machine.vector_bits, machine.registers, machine.lanes(32), machine.has_f16c) == (256, 16, 8, False)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("schedule", ["rules", "fallback"])
 def test_small_nets_at_two_sizes(schedule: str) -> None:
     rng = np.random.default_rng(2)
@@ -110,6 +111,7 @@ def codes(dtype: type[np.integer]) -> tuple[onnx.ModelProto, dict[str, np.ndarra
     return model, {n: ends(s, dtype) for n, s in shapes.items()}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("schedule", ["rules", "fallback"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_products_of_the_largest_codes_are_exact(dtype: type[np.integer], schedule: str) -> None:

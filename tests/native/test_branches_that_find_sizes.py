@@ -68,6 +68,7 @@ MODELS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
 def test_results_are_those_of_onnxruntime(name: str, target: str, monkeypatch: pytest.MonkeyPatch):

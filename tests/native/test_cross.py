@@ -92,6 +92,7 @@ def artifact(tmp_path_factory: Any) -> Path:
     return path
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("case", MODELS)
 def test_results_are_those_of_onnxruntime_here(case: str):
     check(case, TARGET)
@@ -159,6 +160,7 @@ def test_what_only_python_runs_is_refused(graph: str):
         occ.backend.prepare(model_of(graph), "CPU:arm-64")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("emit", ["static", "shared", "object"])
 def test_everything_that_a_program_links_with(emit: str, tmp_path: Path):
     (tmp_path / "mlp.onnx").write_bytes(mlp().SerializeToString())

@@ -20,6 +20,7 @@ DAMAGE = pytest.mark.parametrize(
 )
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @DAMAGE
 def test_damaged_entries_are_made_again(damage, tmp_path: Path, tools_only):

@@ -279,6 +279,7 @@ FAILING: dict[str, tuple[str, dict[str, np.ndarray]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", FAILING)
 def test_errors_of_a_run_are_the_same(case: str, target: str, monkeypatch: pytest.MonkeyPatch):
@@ -362,6 +363,7 @@ def test_kernels_write_at_aligned_addresses(entry: str, monkeypatch: pytest.Monk
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("n", [3, 400])
 def test_small_outputs_share_memory(n: int):
     """To allocate small outputs costs more than to compute them; large ones do not keep each other alive."""

@@ -37,6 +37,7 @@ def disassembled(code: bytes, folder: Path) -> str:
     return subprocess.run(command, check=True, capture_output=True, text=True).stdout
 
 
+@pytest.mark.thinned
 @needs_objdump
 @pytest.mark.parametrize(
     ("rows", "depth", "columns", "fetched"),
@@ -52,6 +53,7 @@ def test_the_code_fetches(rows, depth, columns, fetched, tmp_path: Path) -> None
     assert (FETCHES in disassembled(made.code, tmp_path)) == fetched
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("depth", "columns"), [(256, 320), (300, 333)])
 def test_results_are_those_of_the_product(depth: int, columns: int) -> None:
     model, w = product_of("n", depth, columns)

@@ -68,6 +68,7 @@ def busy(run: Callable[[], Any]) -> Iterator[None]:
         thread.join()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_forked_child_runs_the_sessions_of_its_parent(target: str) -> None:
     sessions = [occ.compile(CONV, target, threads=n) for n in (2, 2, 3)]
@@ -82,6 +83,7 @@ def test_a_forked_child_runs_the_sessions_of_its_parent(target: str) -> None:
     assert work()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS[1:])
 def test_children_of_a_process_whose_other_threads_run(target: str) -> None:
     session = occ.compile(CONV, target, threads=2)
@@ -94,6 +96,7 @@ def test_children_of_a_process_whose_other_threads_run(target: str) -> None:
         assert [in_child(work) for _ in range(25)] == [0] * 25
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS[1:])
 def test_a_pool_of_forked_processes(target: str) -> None:
     session = occ.compile(CONV, target, threads=2)
@@ -115,6 +118,7 @@ def _run(x: np.ndarray) -> np.ndarray:
     return _session.run({"x": x})["y"]
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 def test_a_forked_child_runs_the_models_of_libocc(built: Any, target: str) -> None:
@@ -196,6 +200,7 @@ print("right")
 """
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("script", [ENDING, SIGNALS], ids=["the main thread ends", "handlers raise"])
 @pytest.mark.parametrize("target", TARGETS[1:])
 def test_runs_are_right_or_not_at_all(built: Any, tmp_path: Path, target: str, script: str) -> None:

@@ -95,6 +95,7 @@ def scene(tmp_path_factory):
     return folder, canary, model, reference(plain, {"x": X})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 def test_it_builds_runs_and_prints_on_every_target(scene, target, tmp_path):
     folder, canary, model, wanted = scene

@@ -71,6 +71,7 @@ def test_the_header_for_cpp_takes_standards_from_14_on(standard: str, occ_cli: A
     assert said_by("./main").startswith("probabilities ")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["occ::occ", "occ::shared"])
 def test_config_for_cmake(target: str, occ_cli: Any):
     needs("cmake", "make")

@@ -37,6 +37,7 @@ needs_emulator = [
 class TestArm:
     pytestmark = needs_emulator
 
+    @pytest.mark.thinned
     @pytest.mark.parametrize("case", MODELS)
     def test_results_are_those_of_onnxruntime_here(self, case: str):
         text, feed = MODELS[case]

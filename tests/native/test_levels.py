@@ -80,6 +80,7 @@ def test_libocc_refuses_where_none_fits(several: Path, tmp_path: Path):
     assert b"was built for a processor with avx, which this one lacks" in ran_on("Nehalem", tmp_path / "v3.occ").stderr
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("level", [V2, V3])
 def test_no_level_loses_nan_in_halves(level: str):
     """x86-64-v2 has no instruction for it."""
@@ -151,6 +152,7 @@ def test_sessions_and_libocc_run_it_here_and_saving_keeps_all(several: Path, tmp
     assert (tmp_path / "again.occ").read_bytes() == several.read_bytes()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("op", "files"), [("Add", 1), ("MatMul", 2)])
 def test_weights_are_stored_again_only_where_they_differ(op: str, files: int, tmp_path: Path):
     """The panels of a product are as wide as the vectors of a machine."""

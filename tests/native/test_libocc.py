@@ -84,6 +84,7 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", CASES)
 def test_results_are_those_of_onnxruntime(case: str, target: str, built: Any):
@@ -210,6 +211,7 @@ def test_many_threads_with_one_model(built: Any):
                 list(pool.map(work, range(8)))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
 def test_a_parallel_loop_of_the_caller(target: str, built: Any):
     task = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_int)

@@ -213,6 +213,7 @@ def test_a_known_graph_needs_no_compiler(tmp_path: Any):
         assert started.read_text() == "\n"
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("program", ["/nonexistent/occ", "/bin/true", "/bin/false"])
 def test_a_compiler_that_is_none(program: str, tmp_path: Any):
     assert child(RELU, tmp_path, OCC_COMPILER=program) == 0x405

@@ -79,6 +79,7 @@ int main(void) {
 WRAPPED = [f"-Wl,--wrap={name}" for name in ("malloc", "calloc", "posix_memalign", "free")]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
 def test_nothing_comes_from_the_heap(target: str, occ_cli: Any):
     text = "g (float[n, 3, 20, 20] x) => (float[n, 8, 20, 20] y) { a = Conv<pads = [1, 1, 1, 1]>(x, w)  b = Relu(a)  y = Softmax<axis = 1>(b) }"

@@ -37,6 +37,7 @@ def conv(width: int) -> onnx.ModelProto:
 # servers and data loaders
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_workers_of_gunicorn_run_the_session_of_the_preloaded_application(target: str, built: Any, tmp_path: Path):
     pytest.importorskip("gunicorn", reason="gunicorn is not installed")
@@ -126,6 +127,7 @@ def interrupt() -> Any:
     signal.signal(signal.SIGALRM, before)
 
 
+@pytest.mark.thinned
 @DROPPED
 @pytest.mark.parametrize("target", TARGETS[:2])
 def test_an_interrupted_build_leaves_nothing_in_the_way_of_the_next(

@@ -74,6 +74,7 @@ def soak(target: str, folder: Path, seconds: float) -> list[str]:
     return said
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
 def test_a_few_seconds_side_by_side(target: str, tmp_path: Path):
     assert len(soak(target, tmp_path, 3)) == 2

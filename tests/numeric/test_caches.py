@@ -163,6 +163,7 @@ def test_rows_without_keys_are_zero_for_few_queries_too(rows: int) -> None:
     np.testing.assert_allclose(occ.compile(made, "cpu").run(given)["y"], want, atol=3e-6)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("heads", "groups", "size"), [(5, 1, 80), (4, 4, 72), (2, 1, 20), (32, 8, 64)])
 def test_heads_of_any_size_are_read_to_their_end(heads: int, groups: int, size: int) -> None:
     made = attention(heads, groups, size=size)

@@ -107,6 +107,7 @@ def error(got: np.ndarray, exact: np.ndarray) -> float:
     return float(np.sqrt(np.mean((got.astype(np.float64) - exact) ** 2) / np.mean(exact**2)))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", PRODUCTS)
 def test_product_is_as_exact_as_onnxruntime(case: str, target: str) -> None:
@@ -186,6 +187,7 @@ def product_by_table(case: str) -> tuple[ModelProto, dict[str, np.ndarray], np.n
     return model(x, turned), {"x": x}, x @ (w if turned else w.T)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", TABLES)
 def test_product_by_a_table_gives_what_onnxruntime_gives(case: str, target: str) -> None:
@@ -218,6 +220,7 @@ GATHERS: dict[str, tuple[Any, int, tuple[int, ...], int, int, bool, str]] = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", GATHERS)
 def test_gather_gives_what_onnxruntime_gives(case: str, target: str) -> None:
@@ -240,6 +243,7 @@ def test_gather_gives_what_onnxruntime_gives(case: str, target: str) -> None:
     np.testing.assert_array_equal(got, expected)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 def test_gather_of_rows_out_of_range_gives_zeros(target: str) -> None:
     weights = {"data": RNG.integers(0, 256, (5, 16)).astype(np.uint8), "scales": np.ones((5, 1), np.float32)}

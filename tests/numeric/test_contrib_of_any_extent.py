@@ -31,6 +31,7 @@ def models() -> dict[str, ModelProto]:
     return found
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("part", range(4))
 def test_kernels_of_contrib_operators_stay_within_their_tensors(part: int) -> None:
     found: dict[str, list[str]] = {}
@@ -42,6 +43,7 @@ def test_kernels_of_contrib_operators_stay_within_their_tensors(part: int) -> No
     assert {name: texts for name, texts in found.items() if texts} == {}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 @pytest.mark.parametrize(("operand", "axis"), [("k", 0), ("v", 0), ("pk", 0), ("pv", 2), ("lens", 0), ("q", 0)])
 def test_attention_over_operands_of_unlike_batches_is_an_error(operand: str, axis: int, target: str) -> None:

@@ -61,6 +61,7 @@ def lowered(model: onnx.ModelProto, target: str = "cpu-jit") -> str:
     return " ".join(op.attrs.get("routine", op.name) for op in m.walk())
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("step", [1, -1, 2, -3])
 @pytest.mark.parametrize("target", TARGETS)
 def test_slice(target: str, step: int) -> None:
@@ -74,6 +75,7 @@ def test_slice(target: str, step: int) -> None:
     assert "deferred" not in lowered(model)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("step", [1, -1, -3])
 def test_slice_of_nothing(target: str, step: int) -> None:
@@ -93,6 +95,7 @@ def test_slice_of_all_axes(target: str) -> None:
         assert np.array_equal(session(x, np.int32([b, c]), np.int32([e, f]))[0], -x[b:e, c:f])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", [np.int64, np.int32, np.float32, np.float64])
 @pytest.mark.parametrize("target", TARGETS)
 def test_range(target: str, kind: type) -> None:
@@ -119,6 +122,7 @@ SHAPED = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("case", SHAPED)
 @pytest.mark.parametrize("target", TARGETS)
 def test_shapes_that_are_inputs(target: str, case: str) -> None:
@@ -141,6 +145,7 @@ def test_shapes_that_are_inputs(target: str, case: str) -> None:
         assert "deferred" not in lowered(model)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_rows_of_a_loop(target: str) -> None:
     model = model_of(ROWS, NUMBERS)
@@ -158,6 +163,7 @@ def test_rows_of_a_loop(target: str) -> None:
         np.testing.assert_allclose(sums, exact, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 def test_in_native_code(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
     x, r = RNG.standard_normal((2, 6, 3), dtype=np.float32), RNG.standard_normal((2, 3), dtype=np.float32)
@@ -177,6 +183,7 @@ def _same(found: list[tuple[np.ndarray, ...]]) -> None:
         assert np.array_equal(a, b)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_shape_that_is_known_after_the_data(target: str) -> None:
     """The bytes of the output are there before its extents are: a Reshape is a view."""
@@ -188,6 +195,7 @@ def test_a_shape_that_is_known_after_the_data(target: str) -> None:
     np.testing.assert_allclose(y, np.exp(x).reshape(3, 2), rtol=1e-5)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_range_of_floats_up_to_a_size(target: str) -> None:
     """As detectors make the centres of their cells; nothing is left to the run."""
@@ -205,6 +213,7 @@ def test_a_range_of_floats_up_to_a_size(target: str) -> None:
     assert "deferred" not in lowered(model)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_quotients_of_sizes_that_may_be_negative(target: str) -> None:
     """Lengths after strided convolutions, as torch.export writes them; Div rounds towards zero. They are sizes of the
@@ -231,6 +240,7 @@ PAIRS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("case", PAIRS)
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 def test_two_counts_that_have_to_agree(target: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -264,6 +274,7 @@ ROUNDED = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("case", ROUNDED)
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_rounded_quotients_of_sizes(target: str, case: str) -> None:
@@ -284,6 +295,7 @@ def test_rounded_quotients_of_sizes(target: str, case: str) -> None:
     assert ("sizes" in lowered(model)) == (case in ("three thirds", "of two sizes", "chosen"))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_branch_that_does_not_fit(target: str) -> None:
     """A Slice along an axis that is not there is an error only where it is taken."""

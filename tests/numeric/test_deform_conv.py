@@ -58,6 +58,7 @@ def model(case: str, *, symbolic: bool, weights: dict[str, np.ndarray] | None = 
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 19)])
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize(("target", "case"), TARGETS)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["known", "symbolic"])

@@ -53,6 +53,7 @@ def values(dtype: str, *shape: int) -> np.ndarray:
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize(("dtype", "relu"), [("float32", True), ("float16", False)])
 def test_depthwise_of_any_size(dtype: str, relu: bool) -> None:

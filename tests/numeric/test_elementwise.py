@@ -225,12 +225,14 @@ FAMILIES = {"unary": UNARY, "binary": BINARY, "reduce": REDUCE}
 TAKEN = [(f, d) for f in sorted(FAMILIES) for d in TYPES if any(takes(op, d) for op in FAMILIES[f])]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 @pytest.mark.parametrize(("family", "dtype"), TAKEN)
 def test_family(family, dtype, target):
     check(cases_of(FAMILIES[family], dtype), target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", ["float32", "int32"])
 def test_sample_on_cpu(dtype):
     """Halide compiles each kernel for a second or so: a fixed sample."""
@@ -238,6 +240,7 @@ def test_sample_on_cpu(dtype):
     check(cases[:: 29 if dtype == "float32" else 41], "cpu")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("op", "dtype"), [("ReduceMax", "bool"), ("Erf", "float64")])
 def test_types_that_halide_has_no_word_for(op, dtype):
     check(cases_of([op], dtype)[:2], "cpu")

@@ -66,6 +66,7 @@ MIXTURES: dict[str, tuple[tuple[int, ...], int, bool, dict[str, Any]]] = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", MIXTURES)
 def test_mixture_gives_what_onnxruntime_gives(case: str, target: str) -> None:
@@ -105,6 +106,7 @@ def quantised(bits: int, block: int, zeros: bool, fused: int) -> dict[str, np.nd
     return first | second | {"z1": z1, "z2": z2, "z3": None}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", QUANTISED)
 def test_quantised_mixture_gives_what_onnxruntime_gives(case: str, target: str) -> None:
@@ -118,6 +120,7 @@ def test_quantised_mixture_gives_what_onnxruntime_gives(case: str, target: str) 
     assert np.abs(got - wanted).max() <= most * np.abs(wanted).max()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("normalize", [0, 1])
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_shares_of_their_own_mix_what_the_scores_choose(target: str, normalize: int) -> None:
@@ -131,6 +134,7 @@ def test_shares_of_their_own_mix_what_the_scores_choose(target: str, normalize: 
     assert np.abs(got - wanted).max() <= 1e-5 * np.abs(wanted).max()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 def test_mixture_of_a_number_of_rows_that_a_run_decides(target: str) -> None:
     model = expert_model("QMoE", ("rows", HIDDEN), quantised(4, 32, False, 2), k=2, block_size=32, **SWIGLU)
@@ -187,6 +191,7 @@ SHARES = np.array(
 )
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("op", ["MoE", "QMoE"])
 def test_sparse_mixer_weighs_experts_as_transformers_does(op: str, target: str) -> None:

@@ -22,6 +22,7 @@ def session(target, node, inputs, weights=(), **settings):
     return open_session(Compilation(model, Settings(target, **settings)).artifact(), 1)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["LayerNormalization", "RMSNormalization"])
 def test_a_scale_of_another_extent_than_the_data(name, target):
@@ -33,6 +34,7 @@ def test_a_scale_of_another_extent_than_the_data(name, target):
         made.run({"x": np.ones((3, 9), np.float32)})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_gathered_elements_of_more_rows_than_there_are(target):
     node = helper.make_node("GatherElements", ["x", "i"], ["y"], axis=1)
@@ -45,6 +47,7 @@ def test_gathered_elements_of_more_rows_than_there_are(target):
         made.run({"x": x, "i": np.zeros((3, 2), np.int64)})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["ScatterElements", "ScatterND"])
 def test_fewer_updates_than_indices(name, target):
@@ -60,6 +63,7 @@ def test_fewer_updates_than_indices(name, target):
         made.run({"x": x, "i": i, "u": np.ones((1, 3), np.float32)})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_constant_lengths_that_are_longer_than_the_axis(target):
     """The kernel ran before the check, and read past the end of the row."""

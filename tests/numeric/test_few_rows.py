@@ -48,6 +48,7 @@ def steps():
     return occ.compile(model_of(text, {"w": w}), "cpu"), w
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("n", "s"), [(1, 1), (1, 9), (2, 5), (9, 1), (8, 3), (3, 8), (4, 4), (3, 2)])
 def test_steps_of_a_batch(steps, n: int, s: int) -> None:
     session, w = steps
@@ -71,6 +72,7 @@ def test_half_weights_of_few_rows() -> None:
         assert np.all(np.abs(y.astype(np.float64) - exact) <= 1.01 * 2.0**-11 * np.abs(exact) + 1e-4)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("last", [1, 2, 3, 4, 5, 40])
 def test_the_last_rows(last: int) -> None:
     """There are no more than so many, which Halide finds out too: tests of variants are stated as it states them."""
@@ -135,6 +137,7 @@ def test_rows_whose_number_is_a_formula_of_several_sizes() -> None:
         assert np.abs(y - exact).max(initial=0) <= 1e-5 * np.abs(exact).max(initial=1e-9)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("times", [2, 3, 4, 5])
 def test_multiples_of_a_batch(times: int) -> None:
     """Rows of which no batch has from three to four, and those of which one has."""

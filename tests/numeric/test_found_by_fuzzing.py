@@ -24,6 +24,7 @@ def check(text: str, feeds: dict[str, np.ndarray], target: str, weights: dict[st
         np.testing.assert_allclose(got, want, rtol=1e-6)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
 def test_transposed_convolution_whose_stride_is_longer_than_its_kernel(auto: str, target: str) -> None:
@@ -71,6 +72,7 @@ def test_gemm_of_integers_with_half_of_a_product(target: str) -> None:
     check(text, {"x": x}, target, {"w": np.array([[-9], [-3], [2]], np.int32), "c": np.array([3], np.int32)})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_shrink_of_integers(target: str) -> None:
     """`bias` and `lambd` became integers: 0."""
@@ -78,6 +80,7 @@ def test_shrink_of_integers(target: str) -> None:
     check(text, {"x": np.array([-5, -1, 0, 2, 9])}, target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_integer_to_a_negative_power(target: str) -> None:
     text = "g (int64[6] x, int32[6] n) => (int64[6] y) { y = Pow(x, n) }"
@@ -113,6 +116,7 @@ def test_truth_values_that_are_known(expression: str, target: str) -> None:
     check(f"g (float x) => (bool[4] y) {{ y = {expression} }}", {"x": np.zeros((), np.float32)}, target, weights)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(0, 3, 5), (561, 0, 5), (561, 3, 0), (0, 300, 500)])
 def test_products_of_nothing(rows: int, depth: int, columns: int, target: str) -> None:
@@ -263,6 +267,7 @@ def test_zero_point_of_constants_is_rounded_as_that_of_inputs() -> None:
     check(text, {"a": np.ones(2, np.float32)}, "interp", {"x": x})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("node", ["ScatterND", "ScatterElements"])
 def test_sums_of_truth_values(node: str, target: str) -> None:
@@ -272,6 +277,7 @@ def test_sums_of_truth_values(node: str, target: str) -> None:
     check(text, {"x": np.array([True, False, True, False]), "u": np.array([True, True])}, target, {"at": at})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("kind", "lowest"), [("uint8", 0), ("float", -np.inf)])
 def test_places_of_the_least_elements_that_there_are(kind: str, lowest: float, target: str) -> None:

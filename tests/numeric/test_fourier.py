@@ -31,6 +31,7 @@ def kernels(model: object, target: str) -> str:
     return " ".join(Compilation(model, Settings(target, verify=True)).advance("lowered").te)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", ["float", "double"])
 @pytest.mark.parametrize("case", FORMS)
 def test_dft(case: str, kind: str) -> None:
@@ -47,6 +48,7 @@ def test_dft(case: str, kind: str) -> None:
         assert "dft" not in kernels(model, target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("windowed", [True, False])
 @pytest.mark.parametrize(("width", "onesided"), [(1, 1), (1, 0), (2, 0)])  # a complex signal has two sides
 def test_stft(width: int, windowed: bool, onesided: int) -> None:

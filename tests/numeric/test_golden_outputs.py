@@ -20,6 +20,7 @@ def test_this_release_has_its_own():
     assert occ.__version__ in {p.stem for p in RELEASES}, "python -m tools.golden"
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("release", "name"), CASES, ids=lambda v: v.stem if isinstance(v, Path) else v)
 def test_outputs_are_those_of_the_release(release: Path, name: str, target: str):

@@ -81,6 +81,7 @@ CACHES: dict[str, tuple[int, str, int, int, int, Sequence[int] | None]] = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("case", CACHES)
 def test_cache_of_codes(case: str, target: str) -> None:
@@ -110,6 +111,7 @@ LOOKS: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 @pytest.mark.parametrize("case", LOOKS)
 def test_look_at_the_scores(case: str, target: str) -> None:
@@ -119,6 +121,7 @@ def test_look_at_the_scores(case: str, target: str) -> None:
     assert got["qk"].shape == (1, HEADS, 3, 7)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_norms_of_queries_and_keys_are_those_of_nodes_before_it(target: str) -> None:
     """onnxruntime's CPU takes them as nodes alone, which its optimiser makes operands for GPUs."""
@@ -186,6 +189,7 @@ def test_keys_and_caches_of_other_extents_are_one_error(target: str, name: str, 
     assert len(caught.value.diagnostics) == 1
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_more_keys_than_the_cache_has_room_for_are_an_error(target: str) -> None:
     """As in a model whose caches are windows, where a caller that does not know of them gives a small one."""

@@ -88,6 +88,7 @@ def worst(y: np.ndarray, wanted: np.ndarray, unit: float) -> float:
     return float((np.abs(y - wanted) / (unit * (np.abs(wanted) + np.abs(wanted).max() / 16) + 1e-30)).max())
 
 
+@pytest.mark.thinned
 def test_each_schedule_rule_in_half_floats_before_a_cast(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     fired: Counter[str] = Counter()
 
@@ -143,6 +144,7 @@ def half_nodes(kind: str) -> list[tuple[str, Node]]:
     return [(n, ([x.astype(half) if x.dtype.kind == "f" else x for x in xs], *rest)) for n, (xs, *rest) in found]
 
 
+@pytest.mark.thinned
 def test_each_operator_in_half_floats_before_a_cast(kind: str) -> None:
     """What the passes for `cpu` make of it is well formed, and `cpu-jit` computes what the interpreter does."""
     nodes, infos, constants, outputs, feed = [], [], [], [], {}

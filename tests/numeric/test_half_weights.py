@@ -52,6 +52,7 @@ def weight_bytes(compilation: Compilation) -> int:
     return sum(w.data.nbytes for w in compilation.module.weights.values())
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("gemm", [False, True], ids=["matmul", "gemm"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_behind_a_cast_stay_narrow_for_few_rows(kind: str, gemm: bool) -> None:
@@ -93,6 +94,7 @@ def test_what_does_not_fit_is_left() -> None:
     assert narrowed(third, f16=False) is None
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(
     ("channels", "out", "taps", "how"),

@@ -80,6 +80,7 @@ def run(model: onnx.ModelProto, target: str, x: dict[str, np.ndarray]) -> np.nda
     return open_session(artifact, 1, simulate=True).run(x)["y"]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "ascend910", "ascend910b"])
 @pytest.mark.parametrize("relu", [0, 1])
 def test_products_of_codes_mean_what_their_scales_say(target: str, relu: int) -> None:

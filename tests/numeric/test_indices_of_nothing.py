@@ -34,6 +34,7 @@ OPERATORS = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("op", OPERATORS)

@@ -19,6 +19,7 @@ TEXT = """g (float[2, 4, {rows}, 16] q, float[2, 4, 16, n] k, float[2, 4, n, 16]
 }}"""
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("rows", ROWS)
 def test_infinite_values_of_any_key_reach_the_result(rows: str, target: str) -> None:

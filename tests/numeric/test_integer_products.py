@@ -65,6 +65,7 @@ def exact(model: ModelProto, data: dict[str, np.ndarray], target: str) -> None:
         np.testing.assert_array_equal(got[info.name], want, err_msg=info.name)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("kind", "weights", "known"), [
     (np.uint8, np.uint8, False), (np.int8, np.uint8, False), (np.uint8, np.int8, True),
@@ -73,6 +74,7 @@ def test_convolutions(kind: Any, weights: Any, known: bool, target: str) -> None
     exact(*convolutions(kind, weights, known=known), target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", KINDS)
 def test_weights_with_zero_points(kind: Any, target: str) -> None:
@@ -103,6 +105,7 @@ ACTIVATIONS = {  # types, shapes of the operands, their zero points (None: an in
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("symbolic", [False, True])
 def test_products_of_activations(symbolic: bool, target: str) -> None:
@@ -129,6 +132,7 @@ def test_products_of_activations(symbolic: bool, target: str) -> None:
     exact(model_of(nodes, inputs, list(ACTIVATIONS), inits), data, target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_quantised_by_its_range(target: str) -> None:
     """Tensors of whole vectors and of a rest, of one sign and of both, symbolic too."""

@@ -26,6 +26,7 @@ LOOKED_AT = (
 )  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", TYPES)
 def test_what_overflows_wraps_before_it_is_looked_at(kind: str, target: str) -> None:
@@ -51,6 +52,7 @@ def test_what_overflows_wraps_before_it_is_looked_at(kind: str, target: str) -> 
         np.testing.assert_array_equal(got, want, err_msg=name)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("exponents", ["int8", "uint8", "int32", "uint32", "int64", "uint64"])
 @pytest.mark.parametrize("kind", TYPES)
@@ -81,6 +83,7 @@ def test_powers_wrap(kind: str, exponents: str, target: str) -> None:
     np.testing.assert_array_equal(got, np.array(exact, np.uint64).astype(dtype))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_negative_powers_of_integers_are_those_of_one(target: str) -> None:
     x, e = np.array([1, -1, -1, 2, -5, 0], np.int32), np.array([-3, -3, -2, -1, -1, -1], np.int64)
@@ -88,6 +91,7 @@ def test_negative_powers_of_integers_are_those_of_one(target: str) -> None:
     assert occ.compile(model, target).run({"x": x, "e": e})["y"].tolist() == [1, -1, 1, 0, 0, 0]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("factor", [0, 3])
 def test_product_with_a_constant_of_one_element(factor: int, target: str) -> None:

@@ -73,6 +73,7 @@ def copies(model: onnx.ModelProto) -> int:
     return found
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", GRAPHS)
 def test_operands_are_copied_only_where_they_cannot_be_computed_in_place(name: str) -> None:
     assert copies(graphs([name], "1, 16, 6, 6")) == GRAPHS[name][1]
@@ -82,6 +83,7 @@ def sessions(model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatc
     return entry_and_runner(Compilation(model, Settings(target, verify=True)).artifact(), monkeypatch)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
 @pytest.mark.parametrize("dims", ["1, 16, 6, 6", "n, 16, h, 6"])
 def test_joins_agree_with_onnxruntime(dims: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:

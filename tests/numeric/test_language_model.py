@@ -67,6 +67,7 @@ def test_results_are_found_by_their_names(tmp_path: Path) -> None:
     assert hidden not in {o.name for o in lm.session.outputs}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
 def test_products_in_codes_are_as_near_the_truth_as_those_of_onnxruntime(
     target: str, model: onnx.ModelProto, tmp_path: Path

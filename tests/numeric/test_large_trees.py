@@ -64,6 +64,7 @@ def calls_of_python() -> Iterator[Counter[str]]:
 
 
 # The interpreter makes its tables of nodes number by number.
+@pytest.mark.thinned
 @pytest.mark.parametrize(("target", "most"), [("interp", 500_000), ("cpu-jit", 100_000)])
 def test_a_forest_of_fifty_thousand_nodes_is_built_at_once(target: str, most: int) -> None:
     model = forest()

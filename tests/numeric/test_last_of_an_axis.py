@@ -29,6 +29,7 @@ CASES = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_last_next_to_all(case: str, target: str) -> None:

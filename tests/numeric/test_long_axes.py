@@ -56,6 +56,7 @@ def check_top(session: object, x: np.ndarray, k: int, axis: int, *, largest: int
     np.testing.assert_array_equal(got["y"], np.take_along_axis(x, want, axis))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", TYPES)
 def test_top_of_an_axis_of_any_length(target: str, dtype: str) -> None:
@@ -65,6 +66,7 @@ def test_top_of_an_axis_of_any_length(target: str, dtype: str) -> None:
         check_top(session, values(dtype, *shape), 7, 1, largest=largest)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("dtype", "largest"), [("float32", 1), ("float16", 0), ("int8", 1), ("uint64", 0)])
 @pytest.mark.parametrize(
@@ -91,6 +93,7 @@ def test_top_of_a_long_axis_in_the_middle(target: str) -> None:
     check_top(session, x, 300, 1, largest=0)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("k", [0, 1, 300])
 def test_top_of_nan_none_and_all(target: str, k: int) -> None:
@@ -101,6 +104,7 @@ def test_top_of_nan_none_and_all(target: str, k: int) -> None:
     check_top(session, np.full(300, np.nan, np.float32), k, 0, largest=1)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(
     ("op", "exclusive", "reverse"),
@@ -127,6 +131,7 @@ def test_running(target: str, op: str, exclusive: int, reverse: int) -> None:
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_running_sum_of_a_known_long_axis(target: str) -> None:
     m = model("CumSum", "int64", (3, 1000), 1)

@@ -55,6 +55,7 @@ def test_sizes_that_double(first: int, target: str) -> None:
     check(m, target, rows(1), rows(3), rows(9))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_sizes_that_are_multiplied(target: str) -> None:
     """The 20th square of a size is a power of 2^20."""
@@ -65,6 +66,7 @@ def test_sizes_that_are_multiplied(target: str) -> None:
     check(model(nodes, {"x": ["n", 2]}, ["y"], one=np.float32([1])), target, rows(1))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_positions_that_are_looked_up_again_and_again(target: str) -> None:
     """Each Gather mentions its position once for each constant, and was substituted into the next."""
@@ -72,6 +74,7 @@ def test_positions_that_are_looked_up_again_and_again(target: str) -> None:
     check(model(nodes, {"x": ["n", 2]}, ["g19"], table=np.array([2, 1, 0, 1])), target, rows(3), rows(7))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("name", "target"), [*((n, "interp") for n in ("Concat", "Sum", "Max", "Mean")), ("Sum", "cpu-jit")]
 )
@@ -83,6 +86,7 @@ def test_many_operands(name: str, target: str) -> None:
     check(m, target, {n: np.full((1, 2), k, np.float32) for k, n in enumerate(names)})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_many_results(target: str) -> None:
     """The rules of schedules compared each result with each and with each again."""

@@ -20,6 +20,7 @@ TEXT = """g (int64 n, float[a, 3] x, float[3] b) => (float[a, 3] y, float[3, 3] 
 }"""
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_loop(target: str) -> None:
     rng = np.random.default_rng(0)

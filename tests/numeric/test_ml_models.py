@@ -104,6 +104,7 @@ def same(got: Any, expected: Any) -> None:
     np.testing.assert_allclose(got, expected, rtol=1e-4, atol=1e-4 * max(1, float(np.abs(expected).max(initial=0))))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("labels", ["numbers", "two", "strings"])
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifier(name: str, labels: str) -> None:
@@ -115,6 +116,7 @@ def test_classifier(name: str, labels: str) -> None:
     compare(made, (x + np.random.RandomState(0).randn(*x.shape) * 0.3).astype(np.float32))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", REGRESSORS)
 def test_regressor(name: str) -> None:
     x, y = datasets.load_diabetes(return_X_y=True)
@@ -122,6 +124,7 @@ def test_regressor(name: str) -> None:
     compare(converted(REGRESSORS[name](), x, y, FloatTensorType([None, 10])), x)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", TRANSFORMERS)
 def test_transformer(name: str) -> None:
     x, y = iris()

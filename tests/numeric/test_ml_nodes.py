@@ -63,6 +63,7 @@ def text(*words: str) -> np.ndarray:
 NUMBERS = [normal(3, 4), normal(4), normal(3, 4).astype(np.float64), (normal(3, 4) * 9).astype(np.int64), normal(0, 4)]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("x", NUMBERS, ids=lambda x: f"{x.dtype}{list(x.shape)}")
 def test_arithmetic(x: np.ndarray) -> None:
     check("Scaler", x, offset=[1.0, 2.0, 3.0, 4.0], scale=[0.5, 1.0, 2.0, 3.0])
@@ -88,6 +89,7 @@ def test_rows_of_zero_and_missing_values() -> None:
     check("Imputer", np.arange(12).reshape(3, 4), imputed_value_int64s=[5, 6, 7, 8], replaced_value_int64=3)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("how", TRANSFORMS)
 def test_linear(how: str) -> None:
     x = normal(5, 4)
@@ -128,6 +130,7 @@ def test_tables() -> None:
     check("LabelEncoder", words, version=4, **dict(zip(names, tensors, strict=True)))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kernel", ["LINEAR", "POLY", "RBF", "SIGMOID"])
 def test_support_vectors(kernel: str) -> None:
     x = normal(6, 3)
@@ -168,6 +171,7 @@ def tree_rows() -> np.ndarray:
     return x
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("mode", ["LEQ", "LT", "GTE", "GT", "EQ", "NEQ"])
 def test_tree_regressor(mode: str) -> None:
     leaves: dict[str, Any] = {"target_treeids": [0, 0, 0, 1, 1], "target_nodeids": [1, 3, 4, 1, 2]}
@@ -179,6 +183,7 @@ def test_tree_regressor(mode: str) -> None:
             check("TreeEnsembleRegressor", tree_rows(), n_targets=1, target_ids=[0] * 5, base_values=[0.3], **given)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("how", TRANSFORMS)
 @pytest.mark.parametrize("weights", [[0.5, 0.1, 0.2, 0.25, 0.75], [0.5, -1.0, 2.0, 0.25, -0.75]])
 def test_tree_classifier(how: str, weights: list[float]) -> None:
@@ -194,6 +199,7 @@ def test_tree_classifier(how: str, weights: list[float]) -> None:
         check("TreeEnsembleClassifier", x, results=2, **more, **given)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("how", range(4))
 def test_tree_ensemble(dtype: Any, how: int) -> None:

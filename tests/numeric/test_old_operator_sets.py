@@ -10,6 +10,7 @@ from building import model_of
 import occ
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("opset", "given"), [(10, ""), (15, ""), (16, ""), (16, 'coordinate_transformation_mode = "output_half_pixel", ')]
 )

@@ -61,6 +61,7 @@ def check(session, m: onnx.ModelProto, given: dict[str, np.ndarray]) -> None:
         np.testing.assert_array_equal(got, expected, err_msg=name, strict=True)
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.__name__)
 def test_parts_of_constant_extents(dtype: type) -> None:
@@ -69,6 +70,7 @@ def test_parts_of_constant_extents(dtype: type) -> None:
         check(occ.compile(m, target, threads=2), m, inputs(dtype, 5, (33, 7, 100)))
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("options", list(OPTIONS.values()), ids=list(OPTIONS))
 @pytest.mark.parametrize("dtype", [np.float32, np.uint8], ids=lambda t: t.__name__)

@@ -46,6 +46,7 @@ def values(dtype: str, shape: tuple[int, ...]) -> np.ndarray:
     return x
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", TYPES)
 @pytest.mark.parametrize("axis", [0, 1])
 def test_any_length(dtype: str, axis: int) -> None:
@@ -54,6 +55,7 @@ def test_any_length(dtype: str, axis: int) -> None:
         check(run, values(dtype, shape), axis)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("axis", [0, 1])
 def test_known_length(axis: int) -> None:
     check(engine("float32", axis, [21, 640]), values("float32", (21, 640)), axis)

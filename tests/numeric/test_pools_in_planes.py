@@ -51,6 +51,7 @@ def values(dtype: str, *shape: int) -> np.ndarray:
     return x.clip(0, 255).astype(dtype) if dtype == "uint8" else x.astype(dtype)
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize(("op", "dtype"), SETS)
 def test_planes_of_any_size(op: str, dtype: str) -> None:
@@ -60,6 +61,7 @@ def test_planes_of_any_size(op: str, dtype: str) -> None:
         check(m, session, values(dtype, 1 + k % 2, 3, height, width))
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize(("op", "dtype"), SETS)
 def test_planes_of_one_size(op: str, dtype: str) -> None:

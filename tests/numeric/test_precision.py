@@ -53,6 +53,7 @@ def op_names(model: onnx.ModelProto, **options: str) -> set[str]:
     return {op.name for op in Compilation(model, Settings("cpu", options=options)).advance("fused").walk()}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_error_of_bf16_products(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
@@ -181,6 +182,7 @@ def test_casts_to_bf16_round_every_pattern_as_ml_dtypes_does() -> None:
     assert np.isnan(y.astype(np.float32)[~number]).all()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("gemm", [False, True], ids=["matmul", "gemm"])
 def test_models_in_bf16_need_no_option(gemm: bool) -> None:
     x, w, c = (v.astype(ml_dtypes.bfloat16) for v in random((51, 301), (301, 61), (61,)))
@@ -218,6 +220,7 @@ def weight_codes(model: onnx.ModelProto) -> tuple[np.ndarray, np.ndarray]:
     return codes.data.reshape(-1, codes.data.shape[-1]).astype(np.float64), scale.data.astype(np.float64)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_error_of_int8_products(shape: tuple[int, int, int]) -> None:
     m, k, n = shape
@@ -228,6 +231,7 @@ def test_error_of_int8_products(shape: tuple[int, int, int]) -> None:
     assert rms(y, coded(x) @ coded_columns(w)) < 4e-4
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("form", ["per channel", "per tensor", "multiplied"])
 def test_codes_that_a_model_stores_are_taken_as_they_are(form: str) -> None:
     rng = np.random.default_rng(3)
@@ -267,6 +271,7 @@ def test_int8_with_bias_activation_residual_and_batches() -> None:
         assert rms(z, coded(part) @ coded_columns(v)) < 1e-3
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("trans", [0, 1])
 def test_int8_gemm(trans: int) -> None:
     x, w, c = random((51, 202), (202, 71), (71,))
@@ -323,6 +328,7 @@ BLOCK = """
 """
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("options", "most"), [(BF16, 5e-3), (INT8, 2.5e-2)], ids=["bf16", "int8"])
 def test_two_layers_of_a_transformer(options: dict[str, str], most: float) -> None:
     wide = 192

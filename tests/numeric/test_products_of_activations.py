@@ -37,12 +37,14 @@ def check(equation: str, dtype: str) -> None:
         )
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("dtype", TYPES)
 def test_rows_by_columns(dtype: str) -> None:
     check("hik,hkj->hij", dtype)
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("dtype", TYPES)
 def test_rows_by_rows(dtype: str) -> None:
@@ -55,6 +57,7 @@ def test_operands_with_other_axes(equation: str) -> None:
     check(equation, "float32")
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("columns", [32, 40, 64])
 def test_rows_by_rows_of_known_sizes(columns: int) -> None:

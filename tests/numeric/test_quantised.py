@@ -125,6 +125,7 @@ def convolution(name: str, kind: Any, *, per_channel: bool, biased: bool, batch:
     return g.model(g.quantised(y, 0.09, g.point()), [batch, c, *spatial]), data(2, c, *spatial)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 @pytest.mark.parametrize("name", CONVS)
@@ -132,6 +133,7 @@ def test_convolution(name: str, kind: Any, target: str) -> None:
     same(*convolution(name, kind, per_channel=len(name) % 2 == 0, biased=name != "1x1"), target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_convolution_of_an_empty_batch_and_of_another_one(target: str) -> None:
     model, x = convolution("odd_channels", np.uint8, per_channel=True, biased=True, batch="n")
@@ -143,6 +145,7 @@ def test_convolution_of_an_empty_batch_and_of_another_one(target: str) -> None:
     same(model, x, target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("cut", ["Relu", "Clip"])
 def test_cut_that_saturation_implies(cut: str, target: str) -> None:
@@ -155,6 +158,7 @@ def test_cut_that_saturation_implies(cut: str, target: str) -> None:
     same(g.model(y, [1, 4, 8, 8]), data(1, 4, 8, 8), target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 @pytest.mark.parametrize(("k", "n", "trans"), [(16, 32, 0), (19, 10, 1), (64, 1, 0), (3, 5, 1)])
@@ -166,6 +170,7 @@ def test_gemm(k: int, n: int, trans: int, kind: Any, target: str) -> None:
     same(g.model(g.quantised(y, 0.05, g.point()), [7, k]), data(7, k), target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 @pytest.mark.parametrize("weight", [np.uint8, np.int8])
@@ -178,6 +183,7 @@ def test_matmul(weight: Any, kind: Any, target: str) -> None:
     same(g.model(g.quantised(g.node("MatMul", x, w), 0.05, g.point()), [2, 5, 18]), data(2, 5, 18), target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 @pytest.mark.parametrize("relu", [False, True])
@@ -190,6 +196,7 @@ def test_sum_of_two_scales(kind: Any, relu: bool, target: str) -> None:
     same(g.model(z, [3, 40, 41]), data(3, 40, 41), target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_moves_on_codes(target: str) -> None:
     g = Graph(6)
@@ -199,6 +206,7 @@ def test_moves_on_codes(target: str) -> None:
     same(g.model(g.quantised(y, 0.02, 99), [2, 6, 9, 11]), data(2, 6, 9, 11), target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", [np.uint8, np.int8])
 def test_functions_of_one_code(kind: Any, target: str) -> None:
@@ -210,6 +218,7 @@ def test_functions_of_one_code(kind: Any, target: str) -> None:
     same(g.model(g.quantised(y, 0.031, g.point()), ["n", 1024]), 3 * data(7, 1024), target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_other_nodes_read_stays(target: str) -> None:
     """A convolution whose f32 result is an output too is computed in f32."""
@@ -225,6 +234,7 @@ def test_what_other_nodes_read_stays(target: str) -> None:
     np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_float_option_keeps_the_operators(target: str) -> None:
     model, x = convolution("1x1", np.uint8, per_channel=False, biased=False)

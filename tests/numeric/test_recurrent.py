@@ -47,6 +47,7 @@ def model(kind: str, attrs: dict, lengths: bool) -> tuple[ModelProto, dict[str, 
     return made, data
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("kind", "attrs", "lengths"), CASES)
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_recurrent_gives_what_onnxruntime_gives(kind: str, attrs: dict, lengths: bool, target: str) -> None:

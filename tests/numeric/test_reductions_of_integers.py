@@ -29,6 +29,7 @@ def takes(operator: str, kind: str) -> bool:
     return f"tensor({kind})" in next(c.allowed_type_strs for c in schema.type_constraints if c.type_param_str == "T")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", TYPES)
 def test_reductions_of_integers(kind: str, target: str) -> None:
@@ -54,6 +55,7 @@ def test_reductions_of_integers(kind: str, target: str) -> None:
         np.testing.assert_array_equal(got, np.asarray(expected[name]).astype(kind), err_msg=name, strict=True)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", ["int32", "uint32", "int64", "uint64"])
 def test_large_integers_keep_their_digits(kind: str, target: str) -> None:
@@ -73,6 +75,7 @@ def test_large_integers_keep_their_digits(kind: str, target: str) -> None:
         np.testing.assert_array_equal(got[name], want.astype(kind), err_msg=name)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", TYPES)
 def test_erf_of_integers(kind: str, target: str) -> None:
@@ -84,6 +87,7 @@ def test_erf_of_integers(kind: str, target: str) -> None:
     assert got.tolist() == [0, 0, 0, 0, 1, 1, 1]
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", TYPES)
 def test_reductions_of_no_integers(kind: str, target: str) -> None:

@@ -80,6 +80,7 @@ def test_what_copies_its_own_extent_needs_nothing_of_inputs(text: str) -> None:
     assert not Compilation(model(text), Settings("cpu-jit")).advance("inferred").constraints
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 @pytest.mark.parametrize("extents", ["2,n,4,k", "2,3,0,0"])
 def test_softmax_of_old_operator_sets_of_nothing(extents: str, target: str) -> None:

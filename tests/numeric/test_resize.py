@@ -16,6 +16,7 @@ MODES = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("factors", [(2.0, 2.0), (0.6, 1.7), (3.0, 0.5)])
 @pytest.mark.parametrize("mode", MODES)
 def test_planes(mode: str, factors: tuple[float, float]) -> None:

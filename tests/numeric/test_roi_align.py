@@ -10,6 +10,7 @@ from building import model_of
 import occ
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
 @pytest.mark.parametrize(("channels", "ratio"), [(3, 2), (16, 2), (24, 0), (64, 1)])
 @pytest.mark.parametrize("mode", ["avg", "max"])
@@ -28,6 +29,7 @@ def test_regions_of_several_images(channels: int, ratio: int, mode: str, target:
         np.testing.assert_allclose(session.run(feed)["y"], ort.run(None, feed)[0], rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
 def test_nothing_is_read_of_images_without_pixels(target: str):
     m = model_of("""g (float[n, 16, h, w] x, float[r, 4] rois, int64[r] images) => (float[r, 16, 2, 2] y) {
@@ -38,6 +40,7 @@ def test_nothing_is_read_of_images_without_pixels(target: str):
         assert not session.run(rest | {"x": np.zeros((1, 16, h, w), np.float32)})["y"].any()
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
 def test_half_floats_and_many_channels(target: str):
     m = model_of("""g (float16[1, 48, 9, 9] x, float16[r, 4] rois, int64[r] images) => (float16[r, 48, 2, 2] y) {

@@ -125,6 +125,7 @@ def test_sizes_that_no_result_can_have(case: str, target: str) -> None:
         compiled.run(feed)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])
 def test_least_integer_divided_by_minus_one_wraps(dtype: str, target: str) -> None:

@@ -28,6 +28,7 @@ def feed(b: int, t: int) -> dict[str, np.ndarray]:
     return {name: RNG.standard_normal(shape, dtype=np.float32) for name, shape in shapes.items()}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("axes", [(2, 1, 1), (-1, -2, -1)])
 @pytest.mark.parametrize("target", TARGETS)
 def test_axes(target: str, axes: tuple[int, int, int]) -> None:

@@ -100,6 +100,7 @@ def lowered(model: onnx.ModelProto) -> set[str]:
     return {op.attrs.get("routine", op.name) for op in m.walk()}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(("axis", "new"), [(0, 1), (1, 1), (-1, 1), (0, 0), (1, 0), (-1, 0)])
 @pytest.mark.parametrize("target", TARGETS)
 def test_what_a_loop_appends(target: str, axis: int, new: int) -> None:
@@ -125,6 +126,7 @@ def test_appending_has_an_entry(target: str, monkeypatch: pytest.MonkeyPatch) ->
         assert np.array_equal(a, b)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("axis", [0, 1])
 @pytest.mark.parametrize("how", ["keepdims = 0", "keepdims = 1", "ones", "one"])
 @pytest.mark.parametrize("target", TARGETS)
@@ -142,6 +144,7 @@ def test_pieces_of_one(target: str, how: str, axis: int) -> None:
     assert not lowered(model).intersection(SEQUENCES)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_rows_repeated_as_the_data_say(target: str) -> None:
     model = model_of(REPEATS, FIRST)
@@ -165,6 +168,7 @@ UNLIKE = """g (float[n, 4] x, float[m, 4] y, int64[1] a, int64[1] b) => (float[p
 }"""
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_extents_that_may_be_one(target: str) -> None:
     model = model_of(UNLIKE, {"zero": np.int64([0])})

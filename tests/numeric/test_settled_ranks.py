@@ -43,6 +43,7 @@ def model(most: int):
     return model_of(SEARCH, CONSTANTS | {"most": np.int64(most)})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_a_search(target: str) -> None:
     session, x = occ.compile(model(9), target), np.float32([0.5, -1, 2])

@@ -28,6 +28,7 @@ def arguments() -> np.ndarray:
     return np.concatenate([positive, -positive])
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize(("target", "options"), list(BUILDS.values()), ids=list(BUILDS))
 def test_sines_of_all_arguments(target: str, options: dict[str, str]) -> None:
@@ -47,6 +48,7 @@ def test_sines_of_all_arguments(target: str, options: dict[str, str]) -> None:
     assert sine[5] in (0, special[5])  # processors may take subnormal numbers for zero
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("shape", [(1,), (1, 1), (3,)], ids=str)
 def test_signs_of_few_elements(shape: tuple[int, ...]) -> None:

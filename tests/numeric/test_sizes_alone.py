@@ -39,6 +39,7 @@ CONSTANTS = {
 }  # fmt: skip
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("reader", READERS)
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_only_the_shape_is_read(producer: str, reader: str) -> None:
@@ -55,6 +56,7 @@ def test_only_the_shape_is_read(producer: str, reader: str) -> None:
         assert np.array_equal(occ.compile(model, target).run(feed)["y"], wanted), target
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("producer", PRODUCERS)
 def test_what_is_computed_twice(producer: str) -> None:
     """One of two equal ops goes: its sizes, of which readers know by another name, are those of the other one."""

@@ -100,12 +100,14 @@ ON_CPU = {  # Halide takes half a second for each; all of them are a slow test
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 @pytest.mark.parametrize("kind", TYPES)
 def test_unary(kind: str, target: str) -> None:
     check_unary([op for op in (*EXACT, *NEAR_ONE) if takes(op, kind)], kind, target)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("kind", TYPES)
 def test_unary_on_cpu(kind: str) -> None:
     check_unary(ON_CPU[kind], kind, "cpu")
@@ -131,6 +133,7 @@ def check_unary(ops: Sequence[str], kind: str, target: str) -> None:
     assert wrong == {}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_powers_remainders_and_casts(target: str) -> None:
     some = np.array([*SPECIAL[:13], 2.0, -2.0, 3.0, -3.0, 0.3, 7.25, 100.0, -100.0, 1e30, 1e-30, 3e38], np.float32)
@@ -188,6 +191,7 @@ def pairs(
     return {"a": a, "b": b}, [n for made, _ in nodes.values() for n in made], c, {k: v for k, (_, v) in nodes.items()}
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", ["f32", "f16"])
 def test_arithmetic_is_that_of_ieee_754(kind: str, target: str) -> None:
@@ -235,6 +239,7 @@ WITH_NAN = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_nan_is_the_greatest_and_the_least(target: str) -> None:
     """As numpy and onnx.reference have it; onnxruntime's answer depends on where the NaN stands. ONNX does not say."""
@@ -252,6 +257,7 @@ def test_nan_is_the_greatest_and_the_least(target: str) -> None:
         np.testing.assert_array_equal(got[name].ravel(), w.ravel(), err_msg=name)  # it drops an axis of GlobalMaxPool
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", [np.float32, np.float16, np.float64])
 def test_extremum_of_a_constant_nan_is_nan(dtype: type[np.floating], target: str) -> None:
@@ -271,6 +277,7 @@ def test_extremum_of_a_constant_nan_is_nan(dtype: type[np.floating], target: str
         np.testing.assert_array_equal(found[name], w, err_msg=name)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_max_pool_keeps_nan(target: str) -> None:
     node = helper.make_node("MaxPool", ["x"], ["y", "positions"], kernel_shape=[2])
@@ -281,6 +288,7 @@ def test_max_pool_keeps_nan(target: str) -> None:
     np.testing.assert_array_equal(got["positions"][:, 0], at)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_log_softmax_of_large_numbers(target: str) -> None:
     """`x - max` is exact where they are near; `x - (max + log)` would lose the digits of the result."""
@@ -290,6 +298,7 @@ def test_log_softmax_of_large_numbers(target: str) -> None:
     np.testing.assert_allclose(got, shifted - np.log(np.exp(shifted).sum(axis=1, keepdims=True)), rtol=1e-6, atol=3e-7)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_gelu_by_tanh_keeps_its_digits_in_the_tail(target: str) -> None:
     """`1 + tanh u` had none left of them at -5; an error of `u` itself, of a few units, counts `2u` times in `exp(2u)`."""

@@ -34,6 +34,7 @@ def transposed(
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_transposed_convolution_agrees_with_onnxruntime(case: tuple) -> None:
     spatial, kernel, strides, attrs = case

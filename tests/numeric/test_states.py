@@ -92,6 +92,7 @@ CASES = {
 }
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", CASES)
 def test_layer_gives_what_onnxruntime_gives(case: str, target: str) -> None:

@@ -11,6 +11,7 @@ import occ
 TABLE = "g (float[n] x, int64[32, 32] k) => (int64[32, 32] y) { s = Shape (x) t = Add (s, k0) y = Sub (t, k) }"
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 def test_a_long_table_that_a_size_is_added_to(target: str) -> None:
     places = ", ".join(map(str, range(1024)))

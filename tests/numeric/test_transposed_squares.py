@@ -49,6 +49,7 @@ def check(m: onnx.ModelProto, dtype: type, target: str, options: dict[str, str])
         np.testing.assert_array_equal(got, expected, err_msg=name, strict=True)
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
 @pytest.mark.parametrize("dtype", TYPES, ids=lambda t: t.__name__)
@@ -56,6 +57,7 @@ def test_transpositions(dtype: type, target: str) -> None:
     check(model(dtype), dtype, target, {})
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("options", [{}, *OPTIONS.values()], ids=["cpu", *OPTIONS])
 @pytest.mark.parametrize("dtype", [np.float32, np.int64], ids=lambda t: t.__name__)

@@ -161,6 +161,7 @@ def test_symbolic_batch_height_and_width() -> None:
     agrees(session, w, b, (0, 48, 6, 6), (1, 0, 1, 1))
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("width", [5, 26, 130])
 def test_symbolic_height(width: int) -> None:
@@ -170,6 +171,7 @@ def test_symbolic_height(width: int) -> None:
         agrees(session, w, b, (1, 32, height, width), (1, 1, 1, 1))
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("channels", [144, 32])  # of 32, planes are small and rows of tiles short at the same widths
 def test_one_symbolic_size(channels: int) -> None:
@@ -179,6 +181,7 @@ def test_one_symbolic_size(channels: int) -> None:
         agrees(session, w, b, (1, channels, 6, width), (1, 1, 1, 1))
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("taps", TAPS[1:], ids=str)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
@@ -197,6 +200,7 @@ def test_other_taps(taps: tuple[int, int], symbolic: bool) -> None:
             break
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize(("channels", "out"), [(16, 64), (64, 16), (16, 16), (96, 24), (32, 17), (32, 89)], ids=str)
 @pytest.mark.parametrize("symbolic", [False, True], ids=["fixed", "symbolic"])
@@ -233,6 +237,7 @@ def test_option_turns_it_off() -> None:
     assert not any(op.name == "winograd" for op in module.walk())
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("out", [72, 36], ids=["of 16", "of 8"])
 @pytest.mark.parametrize("taps", [(3, 3), (1, 3)], ids=str)

@@ -50,6 +50,7 @@ def agree(model: onnx.ModelProto, feeds: dict[str, np.ndarray], **settings: obje
     return sum(c.nodes for c in occ.onnxruntime.claimed())
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("settings", [{}, {"pool": "occ"}, {"pool": "occ", "threads": 2}])
 def test_a_whole_model_at_two_sizes(settings):
     model = mlp(sizes=(64, 128, 32))
@@ -129,6 +130,7 @@ def test_runs_and_sessions_at_once():
 BROADCASTS = "g (float[n,4] x, float[{m},4] z) => (float[k,4] y) {{ a = Exp(x)  b = Neg(z)  y = Add(a, b) }}"
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("m", ["m", "n"])
 def test_sizes_that_the_artifact_takes_for_equal_may_broadcast(m):
     model = model_of(BROADCASTS.format(m=m))
@@ -198,6 +200,7 @@ def loaded_without_occ(path: Path, out: Path, paths: str = "") -> np.ndarray:
     return np.load(out)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("weights", ["file", "embed"])
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 def test_emit_ort_loads_without_occ(weights, target, tmp_path, monkeypatch, occ_cli):
@@ -215,6 +218,7 @@ def test_emit_ort_loads_without_occ(weights, target, tmp_path, monkeypatch, occ_
         )
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("weights", ["file", "embed"])
 def test_a_context_runs_other_sizes_with_its_model_where_that_is_at_hand(weights, tmp_path, occ_cli):
     onnx.save(model_of(BROADCASTS.format(m="m")), tmp_path / "m.onnx")

@@ -37,6 +37,7 @@ import numpy as np
 import onnx
 import pytest
 
+from occ.compiler.driver.plugins import extensions
 from occ.compiler.frontend.text import parse
 from occ.compiler.interp.graph import Interpreter
 from occ.compiler.ir.dim import evaluate, symbols
@@ -57,16 +58,17 @@ ARROW = "# -->"
 @click.command()
 @click.option("-p", "passes", required=True)
 @click.option("-t", "target", default="cpu")
-def _header(passes: str, target: str) -> tuple[str, str]:
-    return passes, target
+@click.option("--rules", default=None)
+def _header(passes: str, target: str, rules: str | None) -> tuple[str, str, str | None]:
+    return passes, target, rules
 
 
-def read(file: Path) -> tuple[str, str, str, str, str]:
-    """(comments, pipeline, target, text before, from the first arrow on) of a test."""
+def read(file: Path) -> tuple[str, tuple[str, str, str | None], str, str]:
+    """(comments, (pipeline, target, rules), text before, from the first arrow on) of a test."""
     before, arrow, after = file.read_text().partition(ARROW)
     comments, text = re.match(r"((?:#[^\n]*\n)+)(.*)", before, re.DOTALL).groups()
-    passes, target = _header.main(shlex.split(comments.splitlines()[0].removeprefix("#")), standalone_mode=False)
-    return comments, passes, target, text, f"{arrow}{after}"
+    how = _header.main(shlex.split(comments.splitlines()[0].removeprefix("#")), standalone_mode=False)
+    return comments, how, text, f"{arrow}{after}"
 
 
 def sections(after: Mapping[str, str]) -> Iterator[str]:
@@ -109,8 +111,8 @@ def same(a: np.ndarray, b: np.ndarray) -> None:
 
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
 def test_pass(file, request):
-    comments, passes, target, text, after = read(file)
-    made = {name: changed(text, passes, target, name) for name in machines.TARGETS}
+    comments, how, text, after = read(file)
+    made = {name: changed(text, *how, name) for name in machines.TARGETS}
     texts = {name: module_text(m) for name, m in made.items()}
     got = "".join(sections(texts))
     if request.config.getoption("--update"):
@@ -126,10 +128,11 @@ def test_pass(file, request):
                     same(a, b)
 
 
-def changed(text: str, passes: str, target: str, machine: str) -> Module:
+def changed(text: str, passes: str, target: str, rules: str | None, machine: str) -> Module:
     """A module after the passes, for a machine."""
     m = parse(text)
-    context = Context(get_target(target), machines.named(machine))
+    own = extensions([str(HERE / rules)] if rules else []).rules
+    context = Context(get_target(target), machines.named(machine), rules=tuple(own))
     Manager(verify=True).run(m, parse_pipeline(passes), context, typed=m.stage != "imported")
     return m
 
@@ -154,13 +157,5 @@ def test_every_pass_of_occ_has_a_name_that_is_read():
 
 
 def test_every_pass_has_a_text():
-    """But for those whose effect is in how weights and activations lie, which numbers show better than text."""
-    tested = {p.name for file in FILES for p in parse_pipeline(read(file)[1])}
-    assert (
-        sorted(
-            set(PASSES)
-            - tested
-            - {"use-winograd", "use-strassen", "layout-activations", "split-groups", "apply-rewrites"}
-        )
-        == []
-    )
+    tested = {p.name for file in FILES for p in parse_pipeline(read(file)[1][0])}
+    assert sorted(set(PASSES) - tested) == []

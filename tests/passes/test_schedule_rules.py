@@ -28,7 +28,7 @@ from occ.compiler.targets.registry import get_target
 def texts() -> Iterator[tuple[Module, list[Pass], Context]]:
     """The texts of this folder that are scheduled, for each machine: what is before, the passes, and the context."""
     for file in FILES:
-        _, passes, target, text, _ = read(file)
+        _, (passes, target, _), text, _ = read(file)
         for name in machines.TARGETS:
             if isinstance((listed := parse_pipeline(passes))[-1], Schedule):
                 yield parse(text), listed, Context(get_target(target), machines.named(name))

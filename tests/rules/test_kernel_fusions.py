@@ -36,6 +36,7 @@ def convs() -> onnx.ModelProto:
     return model_of(CONVS, {n: rng.standard_normal(s).astype(np.float32) for n, s in shapes.items()})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 def test_a_fusion_hands_its_region_to_a_function(target, folder, occ_cli, tmp_path) -> None:
     import onnxruntime

@@ -17,6 +17,7 @@ from user_kernels import BODY, C_SWISH, HALIDE_SWISH, NET, SWISH, TE_SWISH, rule
 import occ
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 @pytest.mark.parametrize("kind", ["c", "te"])
 def test_an_operator_computes_with_its_kernel(kind, target, folder) -> None:

@@ -79,6 +79,7 @@ def test_zip_and_folder_have_the_same_members(built, tmp_path):
     assert {MANIFEST, WEIGHTS, LIBRARY} <= set(a)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
 def test_equal_builds_give_equal_bytes(target, tmp_path):
     a, b = (occ.build(mlp(), target, tmp_path / f"{k}.occ").save(tmp_path / f"{k}.occ") for k in "ab")

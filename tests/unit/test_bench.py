@@ -32,6 +32,7 @@ def model(tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
 def test_profile_counts_operations_and_bytes_of_each_kernel(model: Path, target: str) -> None:
     session = occ.compile(model, target)

@@ -45,6 +45,7 @@ def test_what_is_no_bounds_is_refused(text, halves):
         occ.compile(halves, "interp", dims={"h": text})
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_sizes_within_bounds_run_as_the_reference_says(halves, target):
     session = occ.compile(halves, target, dims={"h": "8..64:8", "w": "4..:4"})
@@ -53,6 +54,7 @@ def test_sizes_within_bounds_run_as_the_reference_says(halves, target):
         np.testing.assert_allclose(session(x)[0], reference(halves, {"x": x})[0], rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("h", [0, 4, 12, 72])
 def test_a_size_outside_of_its_bounds_is_refused_with_input_axis_value_and_bounds(halves, target, h):
@@ -146,6 +148,7 @@ def test_a_dim_that_takes_the_place_of_another_has_its_bounds():
     assert solve(H, 7, {}) is None  # a run is told, since no size is both
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_bounds_hold_for_a_dim_that_turns_out_to_be_another_one(target):
     model = model_of("g (float[n, 4] x, float[m, 4] y) => (float[n, 4] z) { z = Add(x, y) }")

@@ -62,6 +62,7 @@ with Cache(Path(sys.argv[1])).turn("key"):
 """
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("end", [lambda p: p.stdin.close(), lambda p: p.kill()], ids=["left", "killed"])
 def test_others_wait_for_the_turn_of_a_process_until_it_ends(end, tmp_path):
     command = [sys.executable, "-c", HOLDER, str(tmp_path)]

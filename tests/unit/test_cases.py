@@ -52,6 +52,7 @@ def inferred(text: str) -> Module:
     return Compilation(model_of(text, opset=18), Settings("interp")).advance("inferred")
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 def test_every_case_runs(case: str, target: str):
@@ -66,6 +67,7 @@ def test_every_case_runs(case: str, target: str):
             np.testing.assert_allclose(got, want, rtol=1e-5, strict=True)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", CASES)
 def test_the_native_entry_gives_what_the_python_runner_gives(case: str, target: str, monkeypatch: pytest.MonkeyPatch):
@@ -132,6 +134,7 @@ MERGED = """g (float[n] x) => (int64[1, u] y, int64[u, 1] found) {
     found = Transpose (second) }"""
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["interp", "cpu", "cpu-jit"])
 def test_a_case_of_a_size_whose_op_was_merged_with_its_equal(target: str):
     model = model_of(MERGED, opset=18)

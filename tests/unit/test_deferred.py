@@ -33,6 +33,7 @@ def i64(*values: int) -> np.ndarray:
     return np.array(values, np.int64)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_reshape_by_an_input(target: str) -> None:
     text = "g (float[n, m] x, int64[3] s) => (float[a, b, c] y) { r = Reshape(x, s)  y = Relu(r) }"
@@ -73,6 +74,7 @@ def test_loop_that_grows_what_it_carries(target: str) -> None:
     agree(text, target, *({"trips": np.array(n, np.int64), "on": np.array(True), "x": f32(2)} for n in (3, 1)))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_sequence_outlives_the_buffers_of_its_elements(target: str) -> None:
     """The elements are intermediate values, whose memory the next kernel takes over."""
@@ -94,6 +96,7 @@ def test_runtime_alone_says_that_the_compiler_is_missing(tmp_path) -> None:
     assert occ.load(path).run({"x": f32(4), "s": i64(1)})["y"].shape == (4, 1)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("direction", ["forward", "reverse", "bidirectional"])
 def test_lstm_with_sequence_lengths_over_two_lengths(target: str, direction: str) -> None:
@@ -115,6 +118,7 @@ def test_lstm_with_sequence_lengths_over_two_lengths(target: str, direction: str
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_assumption_of_a_branch_holds_for_the_branch_alone(target: str) -> None:
     text = """g (bool c, float[n] x, float[m] y) => (float[k] z) {

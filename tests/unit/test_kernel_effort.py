@@ -51,6 +51,7 @@ def _right(model: onnx.ModelProto, options: Mapping[str, str]) -> None:
         np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize(
     ("text", "expected"), [(SMALL, False), (LARGE, True), (SYMBOLIC, True), (REPEATED, True)],
     ids=["small", "large", "symbolic", "repeated"],

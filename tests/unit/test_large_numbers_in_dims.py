@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import symbol
-from occ.compiler.ir.fractions import meant
+from occ.compiler.ir.fractions import shortest_fraction
 
 LARGE = 2**40
 NUMBERS = st.integers(-(2**41), 2**41) | st.integers(-6, 6)
@@ -117,9 +117,9 @@ def test_one_quotient_in_terms_of_another_costs_nothing_by_the_ratio() -> None:
      (640 / 481, "640/481"), (16000 / 44100, "160/441"), (2.0, "2"), (1e-7, "1/10000000"), (0.0, "0"), (-0.4, "-2/5")],
 )  # fmt: skip
 def test_floats_that_files_mean(given: float, exact: str) -> None:
-    assert meant(float(np.float32(given))) == Fraction(exact)
+    assert shortest_fraction(float(np.float32(given))) == Fraction(exact)
 
 
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_what_is_meant_is_rounded_to_what_is_given(number: float) -> None:
-    assert np.float32(float(meant(number))) == np.float32(number)
+    assert np.float32(float(shortest_fraction(number))) == np.float32(number)

@@ -104,6 +104,7 @@ def parsed(name: str) -> onnx.ModelProto:
     return m
 
 
+@pytest.mark.thinned
 @pytest.mark.toolchain
 @pytest.mark.parametrize("name", MODELS)
 def test_results_are_those_of_onnxruntime(name: str) -> None:

@@ -89,6 +89,7 @@ def saved(model: ModelProto, path: Path, level: str) -> Path:
     return path
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("name", MODELS)
 def test_ort_file_computes_what_onnxruntime_does(name: str, level: str, tmp_path: Path) -> None:
@@ -146,6 +147,7 @@ def damaged(whole: bytes, k: int) -> bytes:
     return bytes(data)
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("name", ["symbolic", "a loop and a choice", "recurrence"])
 def test_damaged_ort_file_is_an_error(name: str, tmp_path: Path) -> None:
     whole = saved(MODELS[name][0], tmp_path / "model.ort", "all").read_bytes()

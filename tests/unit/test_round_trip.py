@@ -92,6 +92,7 @@ def same_region(a: Region, b: Region, values: dict) -> None:
         values |= dict(zip(x.results, y.results, strict=True))
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
 @pytest.mark.parametrize("model", sorted(MODELS))
 def test_every_stage_reads_back(model, target, tmp_path):

@@ -117,6 +117,7 @@ def test_results_of_two_runs_do_not_share_memory(session):
     assert np.array_equal(first, kept)
 
 
+@pytest.mark.thinned
 def test_many_threads_share_a_session(session):
     wanted = [(x, reference(MLP, {"x": x})[0]) for x in (batch(1 + k % 5, k) for k in range(16))]
     start = threading.Barrier(8)
@@ -275,6 +276,7 @@ print(sorted({m.split(".")[0] for m in sys.modules if not m.startswith("_")} - k
 """
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
 def test_an_artifact_runs_where_the_compiler_is_not(target, tmp_path: Path):
     occ.build(MLP, target, tmp_path / "m.occ")

@@ -27,6 +27,7 @@ def resident_files() -> int:
     return int(line.split()[1]) * 1024
 
 
+@pytest.mark.thinned
 @pytest.mark.parametrize("dtype", ["f4", "i8", ml_dtypes.bfloat16, "bool"])
 def test_large_weights_lie_in_a_file_and_stay_equal(dtype) -> None:
     m = Module("m")

@@ -33,7 +33,7 @@ Value = str | bool | int | float
 
 @dataclass(frozen=True)
 class Picture:
-    """What an input is made of.
+    """The image from which AIPP makes an input.
 
     Attributes:
         keys: of the configuration, as it gives them.

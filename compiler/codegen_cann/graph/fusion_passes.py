@@ -1,4 +1,4 @@
-"""Nodes that GE's fusion passes put in the place of others that AI Core has no kernel for.
+"""Nodes that GE's fusion passes put instead of others that AI Core has no kernel for.
 
 Sources: ConstToAttrStridedSliceV2Fusion and TopKFusionPass in Huawei's operator repositories, and what the kernel of TopKD takes.
 """

@@ -53,7 +53,7 @@ def _asked(g: Graph, keep_dtype: str) -> Iterable[Node]:
 
 
 def remarks(graphs: Iterable[Graph], options: AscendOptions) -> list[str]:
-    """What a user should know about the nodes that keep their precision."""
+    """Warnings about nodes that keep their precision."""
     kept = [n for graph in graphs for g in graph.all() for n in g.nodes if "_keep_dtype" in n.attrs]
     why = "as the calibration found" if options.calibrated else "most of them because they lead to a logarithm"
     made = [f"{len(kept)} nodes keep FLOAT (`_keep_dtype`), {why}"] if kept else []

@@ -108,7 +108,10 @@ def types_for(dtype: str, precision: str) -> set[str]:
 
 
 def _operand(operands: Sequence[Operand], name: str, position: int) -> Operand | None:
-    """By name; `x3` is one of a repeated `x`; tables that have other names have the same order."""
+    """The type column of an operand, by name; `x3` is one of a repeated `x`.
+
+    Tables that have other names have the same order.
+    """
     stem = name.rstrip("0123456789")
     for o in operands:
         if o.name == name or (o.repeated and o.name == stem):

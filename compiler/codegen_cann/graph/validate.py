@@ -16,7 +16,7 @@ _EXTRA = frozenset({"_keep_dtype", "_parent_node_index"})
 
 
 def node_problems(node: Node) -> Iterator[str]:
-    """What is wrong with a node; nothing if it fits its prototype."""
+    """Errors of a node against its prototype."""
     proto = prototypes().get(node.type)
     if proto is None:
         yield f"GE has no operator `{node.type}`"
@@ -104,7 +104,7 @@ def _fits(attr: FormalAttr, value: Any) -> bool:
 
 
 def graph_problems(graph: Graph) -> Iterator[str]:
-    """What is wrong with a graph and its sub-graphs: nodes, order, names, edges."""
+    """Errors of a graph and its sub-graphs: nodes, order, names, edges."""
     names: set[str] = set()
     known = {g.name for g in graph.all()}
     for g in graph.all():

@@ -104,7 +104,7 @@ def direct(e: Emitter, codes: Ref) -> Ref:
 
 
 def known_sums(w: np.ndarray, zero: int, axes: Sequence[int]) -> np.ndarray:
-    """What a zero point of the other operand adds to the results of a product with constant weights."""
+    """The contribution of the other operand's zero point to a product with constant weights."""
     return (w.astype(np.int64).sum(tuple(axes)) * zero).astype(np.int32)
 
 

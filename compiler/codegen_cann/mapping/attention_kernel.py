@@ -109,7 +109,7 @@ def _of_all_heads(x: Ref | None) -> Ref | None:
 
 
 def _softmaxed(x: Ref | None) -> Ref | None:
-    """What a value is the softmax of along the last axis, rows that attend to nothing being zero or not."""
+    """The operand of the softmax that a value is, and whether fully masked rows are zero."""
     if x is None:
         return None
     if x.node.type == "SelectV2" and x.node.inputs[2] is not None and x.node.inputs[2].node.type == "SoftmaxV2":
@@ -174,7 +174,7 @@ def _unscaled(x: Ref, scale: float) -> tuple[Ref, float]:
 
 
 def _untransposed(e: Emitter, x: Ref) -> Ref | None:
-    """What a value of four axes is the transposed matrices of; batch and heads may be one axis between."""
+    """The value of four axes whose transposed matrices a value is; batch and heads may be merged."""
     whole = (*x.shape[:2], x.shape[3], x.shape[2])
     if x.node.type != "Reshape":
         return _swapped(x)

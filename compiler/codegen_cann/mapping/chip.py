@@ -9,7 +9,7 @@ from occ.compiler.codegen_cann.graph.kernels import KernelTable
 
 @dataclass(frozen=True)
 class Chip:
-    """What a chip lacks.
+    """Limitations of a chip.
 
     Attributes:
         missing: element types, by GE's name, that it does not compute with.

@@ -91,7 +91,7 @@ def _conv(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) -> Ref:
 
 
 def conv_transpose_pads(op: Op, size: Sequence[int], kernel: Sequence[int]) -> list[int]:
-    """What a transposed convolution cuts off at the begin of each axis."""
+    """The pads at the begin of each axis that a transposed convolution cuts off."""
     a, n = op.a, len(size)
     if not a.output_shape and a.auto_pad in ("NOTSET", "VALID"):
         return list((a.pads or (0,) * 2 * n)[:n])
@@ -107,7 +107,7 @@ def conv_transpose_pads(op: Op, size: Sequence[int], kernel: Sequence[int]) -> l
 
 
 def _conv_transpose(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) -> Ref:
-    """By GE's own operator, in half precision where the chip has no other kernel.
+    """ConvTranspose as GE's own operator, in half precision where the chip has no other kernel.
 
     Else as zeros between the elements and a convolution with the turned kernel.
     """

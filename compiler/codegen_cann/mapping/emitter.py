@@ -55,7 +55,7 @@ class Emitter:
     # values of the module
 
     def ref(self, value: Value) -> Ref:
-        """What stands for a value; constants and known sizes become Const nodes when first asked for."""
+        """The GE reference of a value; constants and known sizes become Const nodes on first use."""
         found = self.refs.get(value)
         if found is not None:
             return found
@@ -105,7 +105,7 @@ class Emitter:
         return table.unit_for(kind, dtype, position, precision, dynamic=self.chip.dynamic)
 
     def lacks(self, node: Node) -> str:
-        """That the chip has no kernel for a node, whatever its extents; empty where it has one."""
+        """The error that the chip has no kernel for a node; empty where it has one."""
         found = self.chip.table and self.chip.table.lacking(Graph("one", [node]), self.precision, fixed=True)
         return f"the chip has {found[1]}" if found else ""
 

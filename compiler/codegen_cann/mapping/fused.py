@@ -39,7 +39,7 @@ def _is_scaled(node: Node) -> bool:
 
 
 def _normalised(y: Ref) -> tuple[Ref, float] | None:
-    """What a value is the normalised rows of, and the epsilon."""
+    """The operand and the epsilon of the normalisation that a value is."""
     if y.node.type != "Mul":
         return None
     for x, inverse in either(y.node):
@@ -61,7 +61,7 @@ def _normalised(y: Ref) -> tuple[Ref, float] | None:
 
 
 def _plus(x: Ref | None) -> tuple[Ref | None, float]:
-    """What a value is more than something by a constant, and that constant."""
+    """The operand and the constant of an addition of a constant."""
     if x is None:
         return None, 0.0
     if x.node.type == "Adds":
@@ -128,7 +128,7 @@ def _weights(v: Ref | None) -> np.ndarray | None:
 
 
 def _gated(v: Ref) -> Ref | None:
-    """What a value is the swish of."""
+    """The operand of the swish that a value is."""
     if v.node.type == "Swish":
         return v.node.inputs[0] if v.node.attrs.get("scale", 1.0) == 1.0 else None
     for x, gate in either(v.node) if v.node.type == "Mul" else ():

@@ -265,7 +265,10 @@ def _lrn(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def _lrn_written_out(e: Emitter, x: Ref, size: int, alpha: float, beta: float, bias: float) -> Ref:
-    """The same with operators that take unknown extents: `x * (bias + alpha * sum) ** -beta`, the sum of squares of near channels."""
+    """LRN in operators that take unknown extents: `x * (bias + alpha * sum) ** -beta`.
+
+    The sum is of the squares of near channels.
+    """
     side, channels = (size - 1) // 2, x.shape[1]
     ends = [0, side, *[0] * (len(x.shape) - 2)]
     squares = pad(e, e.op("Square", x), ends, ends, [d + 2 * p for d, p in zip(x.shape, ends, strict=True)])

@@ -90,7 +90,7 @@ def _is_ge_nearest(x: Ref, chosen: dict[int, np.ndarray], half: bool) -> bool:
 
 
 def _ge_nearest(size: int, out: int, half: bool) -> np.ndarray:
-    """What GE's operator reads: positions scale by size / out and are rounded down."""
+    """The positions that GE's nearest resize reads: scaled by size / out, rounded down."""
     position = (np.arange(out) + (0.5 if half else 0.0)) * (np.float32(size) / np.float32(out))
     return np.minimum(np.floor(position.astype(np.float32)), size - 1).astype(np.int64)
 

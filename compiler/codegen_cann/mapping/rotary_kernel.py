@@ -68,7 +68,7 @@ def _turned(half: Ref) -> Ref | None:
 
 
 def _part(v: Ref | None, begin: int, width: int) -> Ref | None:
-    """What a slice of the last axis is cut from."""
+    """The operand of a slice of the last axis."""
     if v is None or v.shape[-1] != width:
         return None
     if v.node.type == "StridedSlice":
@@ -86,7 +86,7 @@ def _part(v: Ref | None, begin: int, width: int) -> Ref | None:
 
 
 def _last_axis(v: Ref, begin: int) -> Ref | None:
-    """What a StridedSlice cuts, if it is the last axis alone, from `begin` on in single steps."""
+    """The operand and length of a StridedSlice of the last axis only, from `begin` in steps of 1."""
     x, first, _, steps = v.node.inputs
     at, by = constant(first), constant(steps)
     if x is None or at is None or by is None or v.node.attrs["begin_mask"] != (1 << (len(x.shape) - 1)) - 1:

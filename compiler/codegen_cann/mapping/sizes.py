@@ -144,7 +144,7 @@ class Sizes:
         self.graph.nodes = in_order(self.graph.nodes)
 
     def value(self, values: Sequence[np.ndarray]) -> Ref | None:
-        """What has a given value in each gear; None if nothing is found.
+        """A node with a given value in each gear; None if none is found.
 
         Integers of one shape are computed one by one, or all moved by one number. Progressions along an axis, masks that end
         or begin one key later in each row, and beginnings of the largest of the values, have the extents that are computed.

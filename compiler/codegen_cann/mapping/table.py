@@ -105,7 +105,7 @@ def emit_op(e: Emitter, op: Op) -> None:
 
 
 def _operand(e: Emitter, op: Op, k: int) -> Ref | None:
-    """What stands for an operand; one that decides a shape may be unknown, since its row asks for its value."""
+    """The GE reference of an operand; a shape operand may be unknown, since its rule reads the value."""
     value = op.operands[k]
     if value is None:
         return None

@@ -55,7 +55,7 @@ def text(arguments: Sequence[str]) -> str:
 
 
 def remarks(options: AscendOptions) -> list[str]:
-    """What a user should know about the precision that was asked for."""
+    """Warnings about the requested precision."""
     mode, soc = options.precision, options.soc_version
     match mode:
         case "fp16":

@@ -104,7 +104,7 @@ def compile_parts(
 
 
 def _folder(part: DevicePart) -> str:
-    """What the names of the compiled operators of a part begin with."""
+    """The name prefix of the compiled operators of a part."""
     return part.air.removesuffix(".air") + "/"
 
 
@@ -138,7 +138,7 @@ def _compile_operators(
 
 
 def _kernel_flags(part: DevicePart) -> list[str]:
-    """What a command says of kernels, which holds of one operator too."""
+    """Flags of `atc` that select kernels, also for single operators."""
     return [a for a in part.command[1:] if a.partition("=")[0].removeprefix("--") not in _OF_GRAPHS]
 
 

@@ -129,7 +129,7 @@ def _seconds(graph: Graph, on: Processor) -> float:
 
 
 def estimate(graph: Graph, target: str, *, half: bool, cpu: Processor | None = None) -> Estimate:
-    """What a part costs on the chip of a target and on the host.
+    """The estimated cost of a part on the chip and on the host.
 
     Args:
         graph: of the part.

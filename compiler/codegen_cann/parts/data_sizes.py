@@ -69,7 +69,7 @@ def _in(op: Op) -> set[str]:
     return {s for v in lists for d in v if isinstance(d, Sym) and depends_on_data(d) for s in symbols(d)}
 
 
-def told(op: Op) -> set[str]:
+def defined_sizes(op: Op) -> set[str]:
     """The sizes that an op alone tells."""
     shown = {s for v in reads(op) for s in _symbols_of(v.type)}
     return {s for r in op.results for s in _symbols_of(r.type)} - shown
@@ -81,7 +81,7 @@ def bounds(m: Module) -> dict[str, Dim]:
     for op in m.main.body.body:
         if op.name in MOST:
             most = substitute(MOST[op.name](op), found)
-            found |= dict.fromkeys(told(op), most)
+            found |= dict.fromkeys(defined_sizes(op), most)
     return found
 
 
@@ -155,13 +155,13 @@ def misplaced(m: Module, parts: Sequence[Part]) -> dict[Op, str]:
         for v in part.outputs if part.on_device else ():
             if v.defining_op is not None and any(most(d, limits) is None for d in v.tensor.dims):
                 found[v.defining_op] = "no memory can be set aside for its result"
-        own = {s for op in part.ops for s in told(op)}
+        own = {s for op in part.ops for s in defined_sizes(op)}
         shown = {s for v in part.inputs for s in _symbols_of(v.type)}
         for op in part.ops:
             outside = used(op) - own
             if part.on_device and outside:
                 found[op] = "its extents are decided by data in another part"
             elif not part.on_device and outside - shown:
-                makers = [o for p in parts if p.on_device for o in p.ops if told(o) & outside]
+                makers = [o for p in parts if p.on_device for o in p.ops if defined_sizes(o) & outside]
                 found |= dict.fromkeys(makers, "the CPU asks for the size that it decides")
     return found

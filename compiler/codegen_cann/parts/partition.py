@@ -89,7 +89,7 @@ def _borders(part: Part, results: set[Value]) -> None:
 
 
 def _sources(op: Op) -> list[Value]:
-    """What an op reads, with sizes left out: parts compute these themselves."""
+    """The operands of an op without sizes, which parts compute themselves."""
     return [v for v in reads(op) if v.defining_op is None or not is_free(v.defining_op)]
 
 

@@ -48,12 +48,12 @@ class Placed:
         return self.unit in ("AI CPU", "TF")
 
     def as_data(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """The data as JSON has it."""
         return asdict(self)
 
 
 def placed(graph: Graph, table: KernelTable, precision: str, *, fixed: bool = False) -> list[Placed]:
-    """What runs each node of a graph, sub-graphs included; arguments as `KernelTable.lacking`."""
+    """The unit of each node of a graph and its sub-graphs; arguments as `KernelTable.lacking`."""
     nodes = (n for g in graph.all() for n in g.nodes if n.type not in _PLUMBING)
     return [_placed(n, table, precision, unknown=is_dynamic(n) and not fixed) for n in nodes]
 
@@ -106,7 +106,7 @@ def _named(found: Sequence[Placed]) -> str:
 
 
 def _remedy(p: Placed) -> str:
-    """What keeps a node off the AI CPU."""
+    """How to keep a node off the AI CPU."""
     if "fixed extents" in p.why:
         return "gears have fixed extents: `-C dynamic_dims=...` instead of ranges"
     wide = next((t for t in ("DOUBLE", "INT64", "UINT64", "UINT32", "UINT16", "INT16", "UINT8") if t in p.types), "")
@@ -130,7 +130,7 @@ def slow_warnings(nodes: Sequence[Placed], target: str, source: str) -> list[Dia
 
 
 def narrow_batches(graphs: Iterable[Graph], table: KernelTable, precision: str) -> list[str]:
-    """That batches of products with unknown extents have results in half precision, where the chip has no wider kernel."""
+    """The warning that dynamic batch products have half-precision results where the chip lacks a wider kernel."""
     nodes = [n for top in graphs for g in top.all() for n in g.nodes if n.type == "BatchMatMulV2" and is_dynamic(n)]
     wide = any(
         k.dynamic and "FLOAT" in k.outputs[0].types for k in table.kernels("BatchMatMulV2") if k.unit == "AI Core"

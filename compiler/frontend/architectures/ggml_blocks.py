@@ -94,7 +94,7 @@ _FLOATS: dict[str, Any] = {
 
 
 def stored_tensors(file: Container) -> dict[str, Stored]:
-    """The tensors of a file by name, each checked to lie in it.
+    """The tensors of a file by name, each checked to be in it.
 
     Raises:
         ContainerError: one does not, or has a type that cannot be read.

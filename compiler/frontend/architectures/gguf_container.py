@@ -43,7 +43,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Container:
-    """What a file holds.
+    """The contents of a GGUF file.
 
     Attributes:
         data: its bytes, u8, mapped.

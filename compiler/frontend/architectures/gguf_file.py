@@ -19,7 +19,7 @@ from occ.compiler.frontend.architectures.description import PROJECTIONS, Decoder
 from occ.compiler.frontend.architectures.ggml_blocks import stored_tensors
 from occ.compiler.frontend.architectures.gguf_container import Container, ContainerError, read_container
 from occ.compiler.frontend.architectures.lora import adapted
-from occ.compiler.frontend.architectures.stored import Stored, checked, floats, halves_apart, unfused
+from occ.compiler.frontend.architectures.stored import Stored, checked, deinterleaved_halves, floats, unfused
 from occ.compiler.frontend.external import MappedModel
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "smollm3")
@@ -180,5 +180,5 @@ def _named(d: Decoder, weights: Mapping[str, Stored]) -> dict[str, Stored]:
             for kind in ("weight", "bias"):
                 name = f"blk.{k}.attn_{y}.{kind}"
                 if name in found and found[name].shape[0] == heads * d.head:
-                    found[name] = found[name].rows(halves_apart(heads, d.head))
+                    found[name] = found[name].rows(deinterleaved_halves(heads, d.head))
     return found

@@ -34,7 +34,7 @@ class Blocks:
         return replace(self, codes=self.codes[which], scales=self.scales[which], zeros=zeros)
 
     def values(self) -> np.ndarray:
-        """What the codes stand for, f32 `[N, K]`."""
+        """The dequantised weights, f32 `[N, K]`."""
         codes = self.codes
         if self.bits == 4:
             codes = np.stack([codes & 15, codes >> 4], -1)
@@ -66,7 +66,7 @@ class Stored:
         return Stored((count, *self.shape[1:]), load)
 
     def plus(self, offset: float) -> Stored:
-        """The same with a number added, in f32."""
+        """The weight with a number added, in f32."""
         return Stored(self.shape, lambda: floats(self.load()) + np.float32(offset))
 
 
@@ -82,7 +82,7 @@ def split_rows(weights: Mapping[str, Stored], name: str, parts: Mapping[str, int
 
     Args:
         weights: by name; those without the tensor are returned as they are.
-        name: of the tensor, with `{}` in the place of `weight` or `bias`.
+        name: of the tensor, with `{}` instead of `weight` or `bias`.
         parts: names, likewise, and rows of the parts.
     """
     found = dict(weights)
@@ -110,7 +110,7 @@ def unfused(d: Decoder, weights: Mapping[str, Stored]) -> dict[str, Stored]:
     return found
 
 
-def halves_apart(heads: int, head: int) -> np.ndarray:
+def deinterleaved_halves(heads: int, head: int) -> np.ndarray:
     """Reorders rows of interleaved pairs, so that second halves of heads follow the first.
 
     llama.cpp's converter interleaves the rows of queries and keys of the llama architecture (`LlamaModel.permute`).
@@ -121,7 +121,7 @@ def halves_apart(heads: int, head: int) -> np.ndarray:
 def checked(
     weights: Mapping[str, Stored], wanted: Sequence[tuple[str, tuple[int, ...]]], ignored: Sequence[str]
 ) -> str:
-    """What is wrong with weights: one that is missing, of another shape, or that nothing takes; empty if nothing is.
+    """Errors of weights: missing, of another shape, or unused; empty if there are none.
 
     Args:
         weights: by name.

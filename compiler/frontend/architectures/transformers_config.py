@@ -136,7 +136,7 @@ class Config:
         return frozenset(k for k in range(layers) if not (k + 1) % period)
 
     def _ropes(self, head: int) -> tuple[Rope, Rope | None]:
-        """Of all layers, or of those that see everything and of the others."""
+        """Rotary embeddings of all layers, or of global and of local layers."""
         found = self.values.get("rope_parameters") or self.values.get("rope_scaling") or {}
         if not isinstance(found, dict):
             raise ConfigError("`rope_parameters` of config.json is no object")

@@ -108,8 +108,10 @@ def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:
 
 
 def _relax_quotient(d: Sym, q: Func, terms: Sequence[tuple[Monomial, int]], *, rising: bool) -> Dim | None:
-    """A bound of a dim with a quotient `x//b` by a size: of `x - b*(x//b)` that is what is left, less than `b`; and of an `x` up to
-    `b*n - 1` the quotient is up to `n - 1`. That is what proves that rows and columns of a position lie within a picture.
+    """A bound of a dim with a quotient `x//b` by a size.
+
+    Of `x - b*(x//b)` that is what is left, less than `b`; and of an `x` up to `b*n - 1` the quotient is up to `n - 1`.
+    That proves that rows and columns of a position are within an image.
     """
     x, b = q.args
     if not (isinstance(b, Sym) and b.is_atom and isinstance(x, Sym) and lower(b) >= 1 and lower(x) >= 0):
@@ -197,7 +199,7 @@ def _known_factor(mono: Monomial) -> int:
 
 
 def _factor_of_atom(atom: Atom) -> int:
-    """Of `H`, a multiple of 32, that is 32, and of `H//4` 8."""
+    """The known divisor of a symbol or function: of `H`, a multiple of 32, 32; of `H//4` 8."""
     if isinstance(atom, Symbol):
         return atom.divisible_by
     if atom.name != "floordiv" or not isinstance(atom.args[1], int) or atom.args[1] <= 0:

@@ -55,7 +55,7 @@ class Attributes:
         return cls(kinds, frozenset(name for name, _, kind in items if kind.endswith("?")), "*" in text.split())
 
     def problems(self, given: Mapping[str, Any]) -> Iterator[str]:
-        """What is wrong with attributes: those that do not exist, are missing, or hold something else."""
+        """Errors of attributes: unknown, missing, or of a wrong type."""
         for name, value in given.items():
             if name not in self.kinds and not self.others:
                 known = ", ".join(f"`{n}`" for n in self.kinds) or "none"

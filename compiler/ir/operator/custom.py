@@ -83,7 +83,7 @@ def _with_kernel(
     cls: type, kernel: Kernel | TeKernel | None, operands: tuple[Operand, ...], results: tuple[Operand, ...],
     attributes: Mapping[str, Any], *, alone: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """What a kernel adds to the fields of an operator.
+    """The operator's fields that a kernel adds.
 
     Raises:
         Invalid: it does not fit.

@@ -11,7 +11,7 @@ Rank = Callable[..., int | None]
 
 
 def same(x: Tensor, *_: Tensor | None, a: SimpleNamespace) -> int:
-    """That of the first operand."""
+    """The rank of the first operand."""
     return x.rank
 
 
@@ -21,7 +21,7 @@ def fixed(rank: int) -> Rank:
 
 
 def length_of(k: int) -> Rank:
-    """As many axes as the k-th operand, a vector, has elements."""
+    """The rank that is the length of the k-th operand, a vector."""
     return lambda *operands, a: length(operands[k]) if len(operands) > k else None
 
 

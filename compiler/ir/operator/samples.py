@@ -67,6 +67,6 @@ def scalars_after_first(draw: Draw, k: int, shapes: Sequence[Shape | None]) -> S
     return () if k else None
 
 
-def alike(draw: Draw, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
+def same_shapes(draw: Draw, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
     """The same shape for all operands."""
     return next((s for s in shapes if s is not None), None) or draw.shape(2)

@@ -81,7 +81,7 @@ def formals(text: str) -> tuple[Operand, ...]:
 
 @dataclass(frozen=True)
 class Access:
-    """What the body of an operator reads, as `access` finds it for operands of some types.
+    """The memory accesses of an operator's body, as `access` finds them.
 
     Attributes:
         elementwise: an element of the result needs the elements of the operands at its own position, broadcast.

@@ -239,7 +239,7 @@ class FlexScores:
 
 @op("flex_output", own_attributes="")
 class FlexOutput:
-    """What FlexAttention makes of its probabilities."""
+    """The output of FlexAttention from its probabilities."""
 
     operands = ("probabilities", "V")
 

@@ -179,7 +179,7 @@ def _members(a: SimpleNamespace, asking: np.ndarray) -> dict[int, np.ndarray]:
 
 
 def _totals(b: GraphBuilder, x: Value, p: Packed, how: str) -> Value:
-    """What the leaves that rows come to give, [n, columns of `p`]."""
+    """The sums of the leaves that each row reaches, [n, columns of `p`]."""
     features = int(p.features.max(initial=0)) // (2 if p.missing else 1) + 1
     given = x.tensor.dims[1]
     if isinstance(given, int) and features > given:
@@ -222,7 +222,7 @@ def _base_values(a: SimpleNamespace) -> Sequence[float]:
 
 @op("ai.onnx.ml.TreeEnsembleRegressor")
 class TreeEnsembleRegressor:
-    """What the leaves that a row comes to give, over all trees."""
+    """Sums of the leaves that each row reaches, over all trees."""
 
     def composite(b, x, *, a):
         x, targets, how = rows(b, x), a.n_targets or 1, a.aggregate_function

@@ -13,7 +13,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, product
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.operator.ranks import length, length_of, plus, same, without
-from occ.compiler.ir.operator.samples import alike, of_rank, picture
+from occ.compiler.ir.operator.samples import of_rank, picture, same_shapes
 from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import (
@@ -187,7 +187,7 @@ class Tile:
         )
 
 
-@op("Concat", sample=alike, writes="any", joins=True)
+@op("Concat", sample=same_shapes, writes="any", joins=True)
 class Concat:
     def body(t, *xs, a):
         if xs[0].rank == 0:

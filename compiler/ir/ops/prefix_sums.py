@@ -63,7 +63,7 @@ def _doubling(x: Tensor, axis: int, step: int, combine: str) -> Callable[..., Ex
 
 
 def _before(t: Builder, pieces: Tensor, axis: int, blocks: Dim, combine: str, neutral: Expr) -> Tensor:
-    """What the blocks before each block come to: the last element of each of them, combined."""
+    """The combined last elements of all blocks before each block."""
     shape = (*pieces.shape[: axis + 1], *pieces.shape[axis + 2 :])
 
     def whole(*i: Expr) -> Expr:

@@ -83,7 +83,7 @@ def _of_float(x: Expr, unsigned: DType) -> Expr:
 
 
 def _candidates(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
-    """Positions of elements among which the `k` greatest are, the first of equal ones, in the order in which they lie."""
+    """Positions of a superset of the `k` greatest elements, in order, the first of equal ones."""
     n = keys.shape[axis]
     if isinstance(n, int) and n <= _FEW:
         return t.map(keys.shape, lambda *i: i[axis], name="positions")

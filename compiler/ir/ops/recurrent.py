@@ -42,7 +42,7 @@ def _like(b: Any, x: Value, number: float) -> Value:
 
 @dataclass(frozen=True)
 class _Cell:
-    """What tells one recurrent operator from another.
+    """The cell of a recurrent operator: its gates, states and activations.
 
     Attributes:
         gates: how many gates share the weights.

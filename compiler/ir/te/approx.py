@@ -155,12 +155,14 @@ def sin(x: Expr) -> Expr:
 
 
 def cos(x: Expr) -> Expr:
-    """The same a quarter further; 1e-7, for all arguments."""
+    """Cosine, by the sine a quarter turn further; error 1e-7 for all arguments."""
     return _with_sign(*_wave(x, 1))
 
 
 def atan(x: Expr) -> Expr:
-    """Arcs of more than pi / 8 from pi / 4, of more than 3 pi / 8 from pi / 2, then `r + r**3 P(r*r)`; 2e-7.
+    """Arctangent, error 2e-7: an offset by the range of the argument, then `r + r**3 P(r*r)`.
+
+    The offset is pi / 4 for arcs of more than pi / 8, pi / 2 for those of more than 3 pi / 8.
 
     Reductions and coefficients are those of `atanf` of Cephes (Moshier, 1989).
     """

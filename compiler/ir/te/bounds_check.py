@@ -65,7 +65,7 @@ class _Call:
         self.visits = 0
 
     def problem(self) -> str:
-        """What reads outside of a tensor; nothing where a check surely fails."""
+        """The read outside of a tensor; none where a check surely fails."""
         if any(np.any(_Scope(self, c.axes, len(c.axes)).value(c.cond) == 0) for c in self.f.checks):
             return ""
         for s in self.f.stages:
@@ -76,7 +76,7 @@ class _Call:
         return ""
 
     def _visit(self, first: _Scope, exprs: Sequence[Expr]) -> Iterator[str]:
-        """What loads read, where they are surely evaluated."""
+        """Loads that are surely evaluated."""
         stack: list[tuple[Expr, _Scope, Array]] = [(e, first, np.array(True)) for e in exprs]
         seen: dict[tuple[int, int, int], Any] = {}
         while stack and self.visits < _VISITS:

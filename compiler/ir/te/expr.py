@@ -205,7 +205,7 @@ class Reduce(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Carried(Expr):
-    """In the body of a `fold` or `settle`, what the step before came to; 0 in the first."""
+    """The result of the previous step in the body of a `fold` or `settle`; 0 in the first."""
 
     dtype: DType
 
@@ -312,7 +312,7 @@ def call(fn: str, *args: Expr) -> Expr:
 
 
 def call_dtype(fn: str, dtype: DType) -> DType:
-    """What a function of arguments of `dtype` gives."""
+    """The result dtype of a function of `dtype` arguments."""
     return BOOL if fn in PREDICATES else I32 if fn == "nearest" else dtype
 
 

@@ -171,7 +171,7 @@ class TeFunc:
         return replace(self, schedule=tuple(directives))
 
     def without_notes(self) -> TeFunc:
-        """What is computed, and not for which nodes."""
+        """The function without the ONNX nodes that it is for."""
         return replace(self, stages=tuple(replace(s, note="") for s in self.stages))
 
 
@@ -210,7 +210,7 @@ def reduce_axes(e: Expr) -> tuple[Axis, ...]:
 
 
 class Tensor:
-    """What an operator's `infer` and `body` see of an operand: its type, its value where known, and loads of it.
+    """An operand in an operator's `infer` and `body`: its type, known value, and loads of it.
 
     Attributes:
         name: parameter or stage that it is.
@@ -224,7 +224,7 @@ class Tensor:
         self.name, self.type, self.value = name, type, value
 
     def with_value(self, value: tuple[Dim | float | None, ...] | None) -> Tensor:
-        """The same tensor with known elements."""
+        """A copy of the tensor with known elements."""
         same = copy(self)
         same.value = value
         return same

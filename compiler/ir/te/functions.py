@@ -119,7 +119,7 @@ def power(base: Expr, exponent: Expr) -> Expr:
 
 
 def _integer_power(base: Expr, exponent: Expr) -> Expr:
-    """What wraps in 64 bits wraps in fewer alike, so the type that holds both will do."""
+    """Integer powers in 64 bits, which wrap to narrower types correctly."""
     if exponent.dtype == U64:
         # The powers of an odd number repeat after 2**62 or sooner, and of an even one all from the 64th on are 0.
         period = literal(1 << 62, U64)

@@ -158,7 +158,7 @@ def simplify_stage(stage: AnyStage) -> AnyStage:
 
 
 def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
-    """By how much the offset of a load grows along an axis; None if not evenly.
+    """The stride of a load along an axis; None if it is not constant.
 
     Positions that are loaded may be the same along it.
     """

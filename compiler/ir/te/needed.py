@@ -43,7 +43,7 @@ class _Ends(NamedTuple):
 
 
 def needed(stages: Sequence[AnyStage], shapes: Mapping[str, Sequence[Dim]]) -> Iterator[Needed]:
-    """What stages read that nothing proves to be there.
+    """Operand extents that stages read and nothing proves.
 
     Args:
         stages: in order; later ones may read earlier ones.

@@ -29,7 +29,7 @@ def _corners(op: Callable[[float, float], float]) -> Callable[[Range, Range], Ra
 
 
 def _remainder(a: Range, b: Range) -> Range:
-    """Of a division by what is above 0, rounded down."""
+    """The range of a remainder of floor division by a positive number."""
     return (0, b[1] - 1) if b[0] > 0 else _ALL
 
 

@@ -31,7 +31,7 @@ SUM_BLOCK = "sum_block"  # a block of a long sum: terms are 0 beyond its end, an
 
 @dataclass(frozen=True)
 class Role:
-    """What a role means to those who know nothing of its method.
+    """A role: facts about a stage for those who do not know its method.
 
     Attributes:
         name: of the role, as texts have it.

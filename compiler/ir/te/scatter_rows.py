@@ -8,7 +8,7 @@ from occ.compiler.ir.te.walks import walk
 
 
 def passed_on(s: Scatter) -> dict[str, str]:
-    """The axes of the result by those of `over` that go to the same position in it, and to all of it.
+    """The result's axes by those of `over` that map to the same position.
 
     `y[i, j] = scatter[u, v](..; p[u], v; ..)` --> `{"v": "j"}`. No two steps along them write one element, so their order is free.
     Nothing if no other axis is left.

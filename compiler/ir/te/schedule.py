@@ -141,7 +141,7 @@ Schedule = tuple[Directive, ...]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """What a user or the tuner wants of the schedule of a kernel; the rules choose all else.
+    """Schedule choices of the user or the tuner for a kernel; rules choose all else.
 
     Choices that a kernel has no use for are left.
 

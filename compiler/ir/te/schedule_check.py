@@ -30,7 +30,7 @@ Scope = tuple[str, int, int]  # a stage, the numbers of its update and of its va
 
 
 def schedule_problems(f: TeFunc) -> Iterator[str]:
-    """What is wrong with the schedule of a function, directive by directive, with the line where there is one."""
+    """Errors of a schedule, directive by directive, with line numbers where known."""
     if f.halide:
         return
     variants = {0, *(d.variant for d in f.schedule)}

@@ -14,7 +14,10 @@ from occ.compiler.ir.te.walks import walk
 
 
 def te_problems(f: TeFunc) -> Iterator[str]:
-    """What is wrong with a function: passes that change a stage and not its readers compute with the wrong bytes."""
+    """Errors of a te function.
+
+    Passes that change a stage and not its readers compute with the wrong bytes.
+    """
     if unknown := [name for name in symbols(*sizes_of(f)) if name not in f.dims]:
         yield f"te @{f.name} has the size {unknown[0]}, which is none of its dims"
     known = {p.name: (p.type.dtype, p.type.rank) for p in f.params}

@@ -46,7 +46,7 @@ def children(e: Expr) -> tuple[Expr, ...]:
 
 
 def with_children(e: Expr, new: tuple[Expr, ...]) -> Expr:
-    """The same node over other sub-expressions, through the constructors, so that it simplifies."""
+    """A copy of the node with other sub-expressions, simplified by the constructors."""
     match e:
         case Load():
             return Load(e.source, new, e.dtype)

@@ -41,7 +41,7 @@ class WriteInPlace(Pass):
 
 
 def _write(op: Op) -> tuple[Value | None, Value | None, int, bool, str] | None:
-    """What an op writes into its first operand and from where on, along which axis and whether around its end."""
+    """The update of an op's first operand: the data, the start, the axis, and whether it wraps."""
     if op.name == "TensorScatter":
         new, starts = (*op.operands[1:], None)[:2]
         axis = normalize_axis(op.a.axis, op.result.tensor.rank, op.name)

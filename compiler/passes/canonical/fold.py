@@ -17,7 +17,7 @@ from occ.compiler.ir.deferred import is_deferred, result_types
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Constraint, Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.own.data_dependent_sizes import is_found
+from occ.compiler.ir.ops.own.data_dependent_sizes import is_defined_by_step
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import Assumed, collecting, depends_on_data
 from occ.compiler.ir.types import TensorType
@@ -100,7 +100,7 @@ def _defined_by_operands(op: Op) -> dict[str, Dim]:
     if len(known) < len(op.results):
         return {}
     pairs = zip(_extents(op), (d for t in known for d in t.dims), strict=True)
-    return {str(a): b for a, b in pairs if is_found(a) and depends_on_data(a) and not depends_on_data(b)}
+    return {str(a): b for a, b in pairs if is_defined_by_step(a) and depends_on_data(a) and not depends_on_data(b)}
 
 
 def _extents(op: Op) -> list[Dim]:

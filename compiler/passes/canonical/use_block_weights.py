@@ -63,7 +63,7 @@ def product(op: Op, rw: Rewriter, *, columns: bool = False) -> bool:
 
 
 def column(op: Op, rw: Rewriter) -> bool:
-    """As `product`, where one scale for each column of the result, or one alone, counts as a block too."""
+    """As `product`, for scales of columns or of the whole matrix, which count as one block."""
     return product(op, rw, columns=True)
 
 

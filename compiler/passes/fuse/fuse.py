@@ -84,7 +84,7 @@ class Fuse(Pass):
 
 @dataclass
 class FusionFacts:
-    """What fusion needs to know of an op.
+    """Facts about an op that fusion depends on.
 
     Attributes:
         kind: `opaque`, `map` (no reduction), `reduction` or `contraction`.
@@ -209,8 +209,9 @@ class _Grouping:
                     self.group_of[p] = group
 
     def absorb_elementwise(self, op: Op) -> None:
-        """Let an elementwise group take those that one of its ops alone reads, element by element: both sides of a sum of two
-        chains are one kernel.
+        """Merge elementwise groups that only one op of this group reads, element by element.
+
+        Both sides of a sum of two chains are one kernel.
         """
         group = self.group_of[op]
         if any(self.facts[g].kind != MAP for g in group):

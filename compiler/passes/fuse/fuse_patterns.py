@@ -112,7 +112,7 @@ def _group(rule: Fusion, found: Match, rw: Rewriter) -> None:
 
 
 def fit(rule: Fusion, kernel: Kernel, found: Match) -> tuple[dict[str, Any] | None, str]:
-    """What the kernel of a rule is given for a match; or why it cannot take it."""
+    """The kernel arguments for a match; or why the kernel cannot take it."""
     types = [None if v is None else v.type for v in (*(found.names.get(n) for n in rule.params), *found.outputs)]
     if any(isinstance(t, TensorType) and t.shape is None for t in types):
         return None, "an operand has no known rank"

@@ -13,7 +13,7 @@ from occ.compiler.ir.value import Value, Weight
 
 
 def structural_key(ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> Hashable:
-    """What groups that have the same te function, but for names, have in common.
+    """A key that is equal for groups with the same te function, but for names.
 
     Args:
         ops: in order.

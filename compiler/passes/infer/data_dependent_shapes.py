@@ -20,7 +20,7 @@ from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, minimum, product, su
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, LARGEST, is_found, on_axes
+from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, LARGEST, is_defined_by_step, on_axes
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axes
 from occ.compiler.ir.types import TensorType
@@ -28,7 +28,7 @@ from occ.compiler.ir.value import Value
 
 
 class Known(Protocol):
-    """What an inference has found."""
+    """The part of an inference that this file needs."""
 
     def elements(self, value: Value) -> Elements | None: ...
 
@@ -117,7 +117,9 @@ class _Decision:
         return value
 
     def elements(self, k: int) -> Sequence[Dim | float | None] | None:
-        """What is known of the elements of a vector, None for each that is not.
+        """The known elements of a vector, None for each unknown one.
+
+        None if not even their number is known.
 
         None if not even their number is.
         """
@@ -247,7 +249,7 @@ def set_size_bounds(m: Module, known: Known) -> None:
     most: dict[str, Dim] = {}
     for op in m.walk():
         for d, bound in _bounds(op, known):
-            if is_found(d):
+            if is_defined_by_step(d):
                 most[str(d)] = minimum(most[str(d)], bound) if str(d) in most else bound
     for op in m.walk():
         if op.name == DECIDED:
@@ -267,7 +269,7 @@ def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
     if op.name == "Reshape":
         # Each is at most the number of elements. Memory for all of them at their most is more than any machine has but where those
         # are few: then nothing bounds them, and native code leaves the model to Python.
-        size, count = product(x.shape), len(set(filter(is_found, found)))
+        size, count = product(x.shape), len(set(filter(is_defined_by_step, found)))
         few = count < 2 or (isinstance(size, int) and size**count <= _FEW)
         return [(d, size) for d in found] if few else []
     bounds: list[tuple[Dim, Dim]] = []
@@ -277,7 +279,7 @@ def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
 
 
 def _of_spread(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
-    """Sizes that are those of one of some shapes, whichever is not 1."""
+    """Broadcast sizes of several shapes."""
     maker = op.inputs[0].defining_op
     if maker is None or maker.name not in ("expanded_shape", "common_shape"):
         return []

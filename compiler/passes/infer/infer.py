@@ -91,7 +91,7 @@ class Infer(Pass):
 
 
 def _settled(m: Module, ctx: Context, needed: Sequence[Constraint]) -> _Inference:
-    """What is known when sizes that have to be equal are; `needed` has to hold besides."""
+    """The state of inference after sizes that have to be equal are unified; `needed` holds too."""
     inference = _Inference(m, ctx)
     inference.region(m.main.body)
     inference.assumed += needed
@@ -247,7 +247,7 @@ class _Inference:
                 r.type = None
 
     def elements(self, value: Value) -> Elements | None:
-        """What is known of the elements of a value."""
+        """The known elements of a value."""
         return without_quotients(self._evaluated(value))
 
     def _evaluated(self, value: Value) -> Any:

@@ -24,7 +24,7 @@ Types = Sequence[Type | None]
 
 
 class Inference(Protocol):
-    """What this file needs of the inference at work."""
+    """The part of an inference that this file needs."""
 
     m: Module
 

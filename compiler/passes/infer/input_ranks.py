@@ -26,7 +26,7 @@ def find_ranks(m: Module) -> None:
 
 
 def _of_constant(k: int) -> Callable[[Op], int | None]:
-    """That of a constant operand, such as the weight of a convolution."""
+    """The rank of a constant operand, such as the weight of a convolution."""
     return lambda op: v.data.ndim if k < len(op.operands) and isinstance(v := op.operands[k], Weight) else None
 
 
@@ -35,7 +35,7 @@ def _of_window(op: Op) -> int:
 
 
 def _of_length(k: int, parts: int = 1) -> Callable[[Op], int | None]:
-    """As many axes as a constant operand has elements, or pairs of them."""
+    """The rank from the length of a constant operand, or half of it for pairs."""
 
     def rank(op: Op) -> int | None:
         v = op.operands[k] if k < len(op.operands) else None

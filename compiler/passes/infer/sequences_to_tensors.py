@@ -25,7 +25,7 @@ Use = tuple[Op, int]
 
 
 class Known(Protocol):
-    """What an inference has found."""
+    """The part of an inference that this file needs."""
 
     def elements(self, value: Value) -> Elements | None: ...
 
@@ -96,7 +96,7 @@ def _is_taken(m: Module, use: Use, *names: str) -> bool:
 
 
 def _captured(m: Module, op: Op, k: int) -> Iterator[Value]:
-    """What an operand that control flow only hands on is called in the functions that read it."""
+    """The name of a captured operand in the functions that read it."""
     if "control" in op.spec.tags and k >= len(op.operands) - op.attrs["captures"]:
         for func in m.called(op):
             yield func.args[k - len(op.operands)]
@@ -162,7 +162,7 @@ def _scan_joined(m: Module, op: Op, k: int) -> bool:
 
 
 def _appended(func: Func, k: int) -> Value | None:
-    """What a body appends to a state, if it does nothing else with it."""
+    """The value that a body appends to a state, if it does nothing else with it."""
     insert = func.results[1 + k].defining_op
     arg = func.args[2 + k]
     if insert is None or insert.name != "SequenceInsert" or len(insert.inputs) != 2:

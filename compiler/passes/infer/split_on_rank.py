@@ -30,7 +30,7 @@ Ops = Sequence[Op]
 
 
 class Known(Protocol):
-    """What an inference has found.
+    """The part of an inference that this file needs.
 
     Attributes:
         impossible: functions of branches in which an op does not fit its operands.
@@ -173,7 +173,7 @@ class _Copier:
         self.values: dict[Value, Value | None] = {}
 
     def case(self, op: Op, branch: str) -> None:
-        """What an op is in one of the cases."""
+        """The form of an op in one of the cases."""
         if op.name == "If":
             func = self.m.funcs[op.attrs[branch]]
             self.values |= dict(zip(func.args, op.operands[1:], strict=True))

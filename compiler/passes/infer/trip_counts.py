@@ -18,7 +18,7 @@ Linear = tuple[Dim, int]  # a number in terms of the iterations before: the firs
 
 
 class Known(Protocol):
-    """What is known of values."""
+    """The part of an inference that this file needs."""
 
     def elements(self, value: Value) -> Elements | None: ...
 
@@ -66,7 +66,7 @@ def max_trip_count(known: Known, op: Op) -> Dim | None:
 
 
 def _gaps_before(known: Known, start: Value | None) -> list[Dim] | None:
-    """What must be positive for the first iteration to run; None where that is not known."""
+    """Quantities that must be positive for the first iteration to run; None where unknown."""
     gaps: list[Dim] = []
     for part in _parts(known, start):
         sides = _sides(part)
@@ -85,7 +85,7 @@ class _Body:
         self._carried = func.args[2 : 2 + len(op.operands) - 2 - op.attrs["captures"]]
 
     def gaps(self) -> list[tuple[Dim, int]] | None:
-        """Of each comparison, by how much it holds after the first iteration, and what each iteration takes from that."""
+        """Each comparison's slack after the first iteration, and its decrease in an iteration."""
         found: list[tuple[Dim, int]] = []
         for part in _parts(self.known, self.func.results[0]):
             if part is self.func.args[1]:
@@ -123,14 +123,14 @@ class _Body:
         return (a[0] + b[0], a[1] + b[1]) if op.name == "Add" else (a[0] - b[0], a[1] - b[1])
 
     def _counter(self, k: int) -> Linear | None:
-        """What is carried at a place, if each iteration adds a constant to it."""
+        """A loop-carried value to which each iteration adds a constant."""
         given = self.op.operands[2 + k]
         first = None if given is None else known_number(self.known, given)
         step = self._step(self.func.results[1 + k], self._carried[k])
         return None if first is None or step is None else (first, step)
 
     def _step(self, value: Value, arg: Value) -> int | None:
-        """What an iteration adds to an argument to make `value`."""
+        """The increment of an argument in an iteration, which makes `value`."""
         if value is arg:
             return 0
         op = value.defining_op
@@ -148,7 +148,7 @@ class _Body:
 
 
 def _parts(known: Known, condition: Value | None) -> Iterator[Value]:
-    """What must hold for a condition to hold, but for what always does."""
+    """The conjuncts of a condition, without those that always hold."""
     found = None if condition is None else known.elements(condition)
     if condition is None or (found and isinstance(found[0], int) and found[0]):
         return
@@ -178,7 +178,7 @@ def _is_scalar(value: Value) -> bool:
 
 
 def _same_number(op: Op) -> Value | None:
-    """What an op passes on: Identity, and casts that keep the integers that there are."""
+    """The operand of Identity, and of casts that keep the integers."""
     if op.name == "Identity":
         return op.inputs[0]
     if op.name != "Cast" or not isinstance(op.inputs[0].type, TensorType):

@@ -47,7 +47,7 @@ _BROADCASTS = frozenset(
 
 
 class Known(Protocol):
-    """What an inference has found."""
+    """The part of an inference that this file needs."""
 
     def elements(self, value: Value) -> Elements | None: ...
 
@@ -178,7 +178,7 @@ def _inside(op: Op, k: int, m: Module) -> Iterator[Value]:
 
 
 def _after_function(value: Value, k: int, m: Module, callers: Mapping[str, Op]) -> Iterator[Value] | None:
-    """What a result of a function is called by those who run it; None where that may show its rank."""
+    """The name of a function's result at its callers; None where that may show its rank."""
     func = next((f for f in m.funcs.values() if _defines(f, value)), None)
     op = None if func is None else callers.get(func.name)
     if func is None or op is None:

@@ -86,7 +86,10 @@ def _copied(value: Value, how: str, layout: Layout, reader: Op, claims: Claims) 
 
 
 def _copying(value: Value, layout: Layout) -> str:
-    """What copies an operand. A caller may have put an input where it belongs, which a `copy` sees."""
+    """The copy of an operand into a join.
+
+    A caller may have put an input where it belongs, which a `copy` sees.
+    """
     return "copy" if value.defining_op is None and value.tensor.layout == layout and not layout.within else "pack"
 
 

@@ -121,7 +121,7 @@ class _Joins:
         return found
 
     def _leaves(self, join: Op) -> tuple[Value, ...]:
-        """What a join joins, with that of the join that it begins with in its place."""
+        """The operands of a join, with those of the join that it begins with."""
         first, *rest = join.inputs
         maker = first.defining_op
         inside = maker is not None and maker in self.done and axis_of(maker) == axis_of(join)

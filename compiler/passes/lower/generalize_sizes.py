@@ -13,8 +13,10 @@ from occ.compiler.passes.te.generalize import General, generalized
 
 @dataclass(frozen=True)
 class GeneralizeSizes(Pass):
-    """Makes dims of the extents of scheduled te functions, with the facts that their schedules count on: a multiple of the
-    tile, at least one. Calls pass the numbers, and functions that are equal then are kept once.
+    """Makes dims of the extents of scheduled te functions, so that kernels of equal structure are shared.
+
+    Facts that their schedules count on are kept: a multiple of the tile, at least one. Calls pass the numbers, and
+    functions that are equal then are kept once.
 
     `te @f[](%x: f32[3136,64], ..)`, `te @g[](%x: f32[784,128], ..)` --> `te @f[D0, D1](%x: f32[4*D0,8*D1], ..)`
 

@@ -153,7 +153,7 @@ def _buffer(name: str, operands: Sequence[Value], like: Value, **attrs: Any) -> 
 
 
 def _routine(op: Op) -> str:
-    """What the runtime knows an op by: a routine of hostops, `deferred`, or a kind of control flow."""
+    """The runtime's name of an op: a routine of hostops, `deferred`, or control flow."""
     return op.spec.host or {"SequenceMap": "map"}.get(op.name, op.name.lower())
 
 

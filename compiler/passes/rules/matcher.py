@@ -32,7 +32,7 @@ _MOST_PERMUTED = 4  # operands of a commutative op that are tried in every order
 
 @dataclass(frozen=True)
 class State:
-    """What a partial match has decided.
+    """The state of a partial match: the values and attributes bound so far.
 
     Attributes:
         names: variables, constants and attributes by name.
@@ -47,7 +47,7 @@ class State:
     values: dict[Pattern, Value | None] = field(default_factory=dict)
 
     def bind(self, name: str, value: Any) -> State | None:
-        """With a name bound; None if it is bound to something else."""
+        """The bindings with one more name; None if it is bound to something else."""
         if not name:
             return self
         if name in self.names:
@@ -55,7 +55,7 @@ class State:
         return replace(self, names=self.names | {name: value})
 
     def hold(self, pattern: Pattern, value: Value | None) -> State:
-        """With a pattern that must be the same value where it occurs again."""
+        """The bindings with one more pattern, which must be the same value where it occurs again."""
         return replace(self, values=self.values | {pattern: value})
 
 

@@ -21,7 +21,9 @@ Predicate = Callable[[Any], Any]
 
 
 class Pattern:
-    """What a value may be. Arithmetic makes patterns of the ONNX operators; numbers stand for constants.
+    """A pattern of a value.
+
+    Arithmetic makes patterns of the ONNX operators; numbers stand for constants.
 
     Two occurrences of the same pattern object in a rule stand for the same value.
     """
@@ -153,7 +155,7 @@ class Many(Pattern):
 
 @dataclass(frozen=True)
 class Attribute:
-    """What an attribute must be: a value, or what a predicate accepts; with a name it is bound."""
+    """A pattern of an attribute: a value, or a predicate; with a name it is bound."""
 
     name: str = ""
     value: Any = None

@@ -37,7 +37,7 @@ STAGES = ("inferred", "canonical", "fused")  # stages on the way to which rewrit
 
 
 class Defined(Protocol):
-    """What a user defines in a rule file."""
+    """The definitions of a rule file."""
 
     @property
     def name(self) -> str: ...
@@ -47,7 +47,7 @@ class Defined(Protocol):
 
 
 class Rejected:
-    """What `m.reject(reason)` gives: false, with the reason."""
+    """The result of `m.reject(reason)`: false, with the reason."""
 
     def __init__(self, reason: str) -> None:
         self.reason = reason

@@ -58,7 +58,7 @@ class ScheduleRule:
         return cls(getattr(apply, "__name__", ""), apply, whole, doc)
 
     def run(self, f: TeFunc, machine: Machine) -> TeFunc | Declined:
-        """What the rule makes of a function.
+        """Apply the rule to a function.
 
         Raises:
             CompileError: OCC0612 the code of a user's rule raised, or made what is no valid function.
@@ -115,7 +115,7 @@ def _defined(apply: Apply, whole: bool) -> ScheduleRule:
 
 @dataclass(frozen=True)
 class Answer:
-    """What one rule answered.
+    """The answer of one rule.
 
     Attributes:
         function: name of the te function.

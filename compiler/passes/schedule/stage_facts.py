@@ -73,7 +73,7 @@ class ScheduleFacts:
 
     @cached_property
     def hint(self) -> Hint:
-        """What the user wants."""
+        """The user's choices for this kernel."""
         return Hint.parse(self.f.hint)
 
     @cached_property
@@ -221,7 +221,7 @@ class Contraction:
     dot: str = ""
 
     def with_rows_as_loop(self) -> Contraction:
-        """The same with the tile along the next axis of `A`, if it has one.
+        """The contraction tiled along the next axis of `A` instead, if it has one.
 
         Its innermost one is a loop like others.
         """

@@ -39,8 +39,9 @@ def with_dims(f: TeFunc, put: Callable[[Dim], Dim]) -> TeFunc:
 
 
 def with_extents(f: TeFunc, put: Callable[[Dim], Dim], of: Callable[[Expr], Expr]) -> TeFunc:
-    """The function with other extents of tensors and of the axes of stages, and with other expressions; without `checks`, which are
-    a stage by then.
+    """The function with other extents of tensors and stages, and with other expressions.
+
+    Without `checks`, which are a stage by then.
     """
     assert not f.checks, "checks are a stage of their own"
 

@@ -1,4 +1,4 @@
-"""Names of dims by what they are to a product: `M` rows, `K` terms of a sum and `N` columns; `H` and `W` of a picture."""
+"""Names of dims by their role in a product: `M` rows, `K` terms, `N` columns; `H`, `W` of an image."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _PLANES = ("M",), ("H", "W"), ("B", "H", "W")  # of the axes before the columns,
 
 
 def named_by_role(f: TeFunc, free: Set[str]) -> TeFunc:
-    """The function with other names for its dims, those that may be called something else, in the order that they have.
+    """The function with dims renamed by role where possible, in the same order.
 
     Args:
         f: a function.

@@ -1,4 +1,4 @@
-"""A te function for given sizes as one for any: extents become dims, with the facts that its schedule counts on.
+"""Generalises a te function of given sizes to any sizes: extents become dims with facts.
 
 What it makes is checked, not trusted: with the numbers put back in it is the function that it was made from.
 """
@@ -52,7 +52,7 @@ class General:
 
 
 def generalized(f: TeFunc) -> General | None:
-    """The function for any sizes, or None where nothing becomes a dim or it cannot be told which of its numbers are sizes.
+    """The function for any sizes, or None where no size becomes a dim or sizes are ambiguous.
 
     Args:
         f: scheduled, without checks.
@@ -67,7 +67,7 @@ def generalized(f: TeFunc) -> General | None:
 
 
 def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
-    """The function with dims in the place of their products by numbers, where that is the same, and nothing is less certain."""
+    """The function with dims instead of their products by numbers, where nothing becomes less certain."""
     made, factors = scaled(f, SMALL)
     known = symbols(*occurring(f.params, f.stages, f.results, f.checks))
     back = {n: k * monomial((known[n], 1)) for n, k in factors.items()}
@@ -96,7 +96,10 @@ def _with_sizes(f: TeFunc) -> General | None:
 
 
 def _uncertain(f: TeFunc, g: TeFunc) -> Iterator[int]:
-    """Extents of what was surely read within its bounds, and is not for any sizes; and of stages in other parts than before."""
+    """Extents whose reads were proved within bounds for the given sizes, and are not for any sizes.
+
+    Also those of stages in other parts than before.
+    """
     for s, t in zip(f.stages, g.stages, strict=True):
         assert isinstance(s, TeStage)
         assert isinstance(t, TeStage)
@@ -110,7 +113,7 @@ def _uncertain(f: TeFunc, g: TeFunc) -> Iterator[int]:
 
 
 def _inside(s: TeStage, f: TeFunc) -> Iterator[tuple[bool, Dim, set[str]]]:
-    """For each index of each load whether it is surely within bounds, the extent that it has to be within, and its axes."""
+    """For each index of each load: whether it is surely within bounds, the extent, and its axes."""
     axes = axis_symbols((*s.axes, *reduce_axes(s.expr)))
     shapes = f.shapes
     for n in loads(s.expr):
@@ -126,7 +129,10 @@ def _is_known(facts: Sequence[AxisFacts]) -> bool:
 
 
 class _Sizes:
-    """The sizes of a function: classes of extents that are the same, each of them a number, or a dim that may hang on others."""
+    """The sizes of a function: classes of equal extents, each a number or a dim.
+
+    A dim may depend on others.
+    """
 
     def __init__(self, f: TeFunc, kept: frozenset[int], *, merged: bool) -> None:
         self.f, self.kept = f, kept
@@ -239,7 +245,7 @@ class _Sizes:
                     yield length
 
     def _of_index(self, s: AnyStage, n: Load, k: int, i: Expr) -> None:
-        """Give the extent that an index reads along a size that follows from those of the axes in it, where it does."""
+        """Derive the extent along which an index reads from the sizes of its axes, where possible."""
         root = self._root((n.source, k))
         if root in self.size or root not in self.number or self.number[root] in (*range(SMALL + 1), *self.kept):
             return
@@ -340,7 +346,7 @@ class _Sizes:
 
 
 def _panels(d: Directive, f: TeFunc, general: TensorType) -> list[Arg]:
-    """The bytes of a panel, and of those that are used in turn, in terms of the sizes of the tensor."""
+    """Bytes of a panel, and of those used in turn, in terms of the tensor's sizes."""
     fixed = next(p.type for p in f.params if p.name == d.args[0])
     first, *_ = sizes = [n for n in d.args[1:] if isinstance(n, int)]
     for k in range(1, len(fixed.physical) + 1):

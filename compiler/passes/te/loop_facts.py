@@ -1,4 +1,4 @@
-"""What a schedule counts on of the extents of axes: that they are known, multiples of a number, or at least so large."""
+"""Facts about extents that a schedule counts on: known, a multiple, or a lower bound."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class AxisFacts:
 
 @dataclass
 class _Loop:
-    """A loop in a scope: over `step` positions of `axis` at a time, or over a part of one, whose length is that of a split."""
+    """A loop: over `step` positions of `axis` at a time, or over a part of one (of a split)."""
 
     axis: str
     step: int

@@ -1,4 +1,4 @@
-"""Dims that a te function has times a number only, as in the rows `12544*N` of pictures of one size: the product becomes the dim."""
+"""Replaces products of a dim and a number, such as `12544*N` rows of images, by one dim."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from occ.compiler.passes.te.loop_facts import loop_facts
 
 
 def scaled(f: TeFunc, smallest: int) -> tuple[TeFunc, dict[str, int]]:
-    """The function with dims that stand for products, and by the name of each the number that its value is multiplied by.
+    """The function with dims for products, and each one's factor by name.
 
     `%x: f32[12544*N, 32]` in tiles of 8 rows --> `%x: f32[8*N, 32]`, and a call passes `1568*N`
 
@@ -45,7 +45,7 @@ def _all_dims(f: TeFunc) -> Iterator[Dim]:
 
 
 def _times(name: str, dims: list[Dim]) -> int:
-    """What a dim is multiplied by wherever it occurs; 1 if it occurs in a product or function, 0 if nowhere."""
+    """The common factor of a dim: 1 if it occurs in a product or function, 0 if nowhere."""
     times = 0
     for d in (d for d in dims if name in symbols(d)):
         for mono, coeff in terms_of(d):

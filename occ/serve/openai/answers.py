@@ -85,7 +85,7 @@ class Form:
 
 
 class CompletionForm(Form):
-    """Of /v1/completions.
+    """Response bodies of /v1/completions.
 
     Args:
         top: whether and how many probable tokens to name.
@@ -113,7 +113,7 @@ class CompletionForm(Form):
 
 
 class ChatForm(Form):
-    """Of /v1/chat/completions.
+    """Response bodies of /v1/chat/completions.
 
     Args:
         asked: whether to name probabilities.
@@ -159,7 +159,7 @@ class ChatForm(Form):
 
 
 class ResponseForm:
-    """Of /v1/responses: one message of text."""
+    """Response bodies of /v1/responses: one message of text."""
 
     def __init__(self, model: str, instructions: str | None) -> None:
         self._id, self.item = f"resp_{uuid.uuid4().hex}", f"msg_{uuid.uuid4().hex}"

@@ -66,7 +66,7 @@ class _Error(JSONResponse):
 
 
 class State:
-    """What the server has: a service once the model is built, or why there is none."""
+    """The state of the server: its service, or why there is none."""
 
     def __init__(self) -> None:
         self.service: Service | EncoderService | None = None
@@ -98,7 +98,7 @@ class State:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Of the model."""
+        """The tokenizer of the model."""
         if isinstance(self.service, EncoderService):
             return self.service.encoder.tokenizer
         found = self.writing.lm.tokenizer

@@ -13,7 +13,7 @@ _SECONDS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
 
 
 class Metrics:
-    """Of one server.
+    """Metrics of one server.
 
     Attributes:
         requests: answers by path and status.
@@ -34,7 +34,7 @@ class Metrics:
         self._registry.register(_SchedulerCollector(scheduler))
 
     def text(self) -> bytes:
-        """For `GET /metrics`."""
+        """The metrics as text, for `GET /metrics`."""
         return generate_latest(self._registry)
 
 

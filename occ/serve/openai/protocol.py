@@ -35,7 +35,7 @@ class _Strict(BaseModel, extra="forbid"):
 
 
 class StreamOptions(_Strict):
-    """Of a stream."""
+    """Options of a stream."""
 
     include_usage: bool = False
     include_obfuscation: bool = False
@@ -81,7 +81,7 @@ class Sampled(_Strict):
     repetition_penalty: float = Field(1.0, gt=0)
 
     def settings(self) -> dict[str, Any]:
-        """For `occ.generation.sampling.Sampling`."""
+        """The request's settings for `occ.generation.sampling.Sampling`."""
         names = (
             "top_p", "presence_penalty", "frequency_penalty", "top_k", "min_p", "typical_p", "repetition_penalty",
         )  # fmt: skip
@@ -91,7 +91,7 @@ class Sampled(_Strict):
 
 
 class Generation(Sampled):
-    """What completions and chats have in common."""
+    """Common fields of completions and chats."""
 
     model: str = ""
     n: int = Field(1, ge=1, le=128)
@@ -159,7 +159,7 @@ class FunctionCall(_Strict):
 
 
 class ToolCall(_Strict):
-    """The same with its name."""
+    """A function call with its name."""
 
     id: str = ""
     type: Literal["function"] = "function"

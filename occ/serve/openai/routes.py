@@ -47,7 +47,7 @@ class Answering:
 
     @property
     def tokenizer(self) -> Tokenizer:
-        """Of the model."""
+        """The tokenizer of the model."""
         assert self._service.lm.tokenizer is not None, "checked before the server starts"
         return self._service.lm.tokenizer
 
@@ -182,7 +182,7 @@ class Answering:
 
 
 def _head(form: Form, index: int) -> dict[str, Any] | None:
-    """What a stream begins a choice with."""
+    """The first event of a choice in a stream."""
     if isinstance(form, ChatForm):
         return {"delta": {"role": "assistant", "content": ""}}
     echo = form.echo if isinstance(form, CompletionForm) else ()

@@ -21,7 +21,7 @@ from occ.serve.openai.tools import forced_call
 
 @dataclass(frozen=True)
 class Event:
-    """What a step brought to one of the choices of an answer."""
+    """An event of one choice, from a generation step."""
 
     index: int
     text: str
@@ -43,7 +43,7 @@ class Service:
 
     @cached_property
     def grammars(self) -> Grammars:
-        """For the tokenizer of the model.
+        """Grammars for the tokenizer of the model.
 
         Raises:
             RunError: OCC0501 the library for grammars is not installed, or does not take the tokenizer.
@@ -76,7 +76,7 @@ class Service:
         )  # fmt: skip
 
     def grammar(self, asked: Generation) -> Grammar | None:
-        """What the answer to a request has to follow, for one text.
+        """The grammar of one text of an answer.
 
         Raises:
             RunError: OCC0501 it cannot be followed.
@@ -91,7 +91,7 @@ class Service:
         return self.formatted(asked.response_format)
 
     def formatted(self, form: ResponseFormat | None) -> Grammar | None:
-        """What a text of this form has to follow, likewise."""
+        """The grammar of a text format."""
         match form:
             case ResponseFormat(type="json_object"):
                 return self.grammars.json_schema(ANY_OBJECT)

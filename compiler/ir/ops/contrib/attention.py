@@ -22,7 +22,7 @@ from occ.compiler.ir.ops.attention import (
     scores_of,
     to_heads,
 )
-from occ.compiler.ir.ops.contrib.fused import DOMAIN
+from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te.expr import cast, literal, where, wrap
 from occ.compiler.ir.value import Value
@@ -32,7 +32,7 @@ MASKED = -10000.0  # what onnxruntime adds to the score of a masked key, where t
 
 @op("key_mask", own_attributes="value=float")
 class KeyMask:
-    """What is added to the scores of masked keys, `[N or 1, 1, Q or 1, K]`.
+    """The additive mask of scores, `[N or 1, 1, Q or 1, K]`.
 
     The mask is 1 for keys that count, `[N, K]` or `[N, Q, K]`; or the number of keys that count, `[N]`; or where they end
     and where they start, `[2N]`.

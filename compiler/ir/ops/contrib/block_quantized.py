@@ -14,7 +14,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.dtype import I32, I64, U8
 from occ.compiler.ir.operator.spec import FormalSignature, op
-from occ.compiler.ir.ops.contrib.fused import DOMAIN
+from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.ops.movement import unflatten
 from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.shape import equal_dims, equal_shapes, normalize_axis, show_shape
@@ -35,7 +35,7 @@ def field(byte: Expr, k: Expr, bits: int) -> Expr:
 
 
 def check_blocks(name: str, bits: int, size: int | None) -> None:
-    """That codes have a number of bits, and blocks a number of elements, that are defined.
+    """Check that the bits of codes and the size of blocks are valid.
 
     Raises:
         Invalid: they do not.
@@ -47,7 +47,7 @@ def check_blocks(name: str, bits: int, size: int | None) -> None:
 
 
 def _check_size(what: str, v: Tensor, shape: Sequence[int]) -> None:
-    """That an operand has a shape, or its elements in a row, as older files have it.
+    """Check the shape of an operand, which may be flat in older files.
 
     The runtime checks what is not proven.
 
@@ -59,7 +59,7 @@ def _check_size(what: str, v: Tensor, shape: Sequence[int]) -> None:
 
 
 def check_products(x: Tensor, operands: Sequence[Tensor | None], a) -> None:
-    """That the attributes and operands of a `MatMulNBits` fit each other.
+    """Check the attributes and operands of a `MatMulNBits`.
 
     Raises:
         Invalid: they do not, or the weight is in the order of a GPU.

@@ -30,7 +30,7 @@ from occ.compiler.ir.ops.attention import (
 )
 from occ.compiler.ir.ops.contrib.attention import joined, split
 from occ.compiler.ir.ops.contrib.block_quantized import field
-from occ.compiler.ir.ops.contrib.fused import DOMAIN
+from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.ops.movement import unflatten
 from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.shape import assume_equal, equal_dims, show_shape, surely_different
@@ -148,7 +148,7 @@ class CacheCodes:
 
 @op("cache_values", own_attributes="bits=int to=dtype")
 class CacheValues:
-    """What the codes of a cache stand for, `[N, H, T, D]`."""
+    """Dequantises a KV cache, `[N, H, T, D]`."""
 
     operands = ("codes", "scale")
 
@@ -253,7 +253,7 @@ class GroupQueryAttention:
 
 
 def _check(a: SimpleNamespace, k_scale: Tensor | None, v_scale: Tensor | None, norms: Sequence[Tensor | None]) -> None:
-    """That attributes and operands fit each other.
+    """Check that attributes and operands agree.
 
     Raises:
         Invalid: they do not.
@@ -279,7 +279,7 @@ def _check(a: SimpleNamespace, k_scale: Tensor | None, v_scale: Tensor | None, n
 
 
 def _fits(what: str, x: Tensor, wanted: Sequence[Dim | None]) -> None:
-    """That an operand has the extents that the others and the attributes ask for; None is any.
+    """Check an operand's shape; None is any extent.
 
     Raises:
         Invalid: the rank or an extent surely differs.
@@ -325,7 +325,7 @@ def _turned(b: GraphBuilder, x: Value, cos: Value | None, sin: Value | None, at:
 
 def _scores(b: GraphBuilder, q: Value, k: Value, bias: Value | None, end: Value | None, offset: Value | None,
             a: SimpleNamespace) -> Value:  # fmt: skip
-    """What softmax takes, the lowest number where a key is masked."""
+    """The masked scores, the lowest number where a key is masked."""
     scale = a.scale or head_scale(q, None, name="GroupQueryAttention")
     scores = scores_of(b, q, k, scale, name="GroupQueryAttention")
     if a.softcap:

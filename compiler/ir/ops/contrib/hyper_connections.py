@@ -19,7 +19,7 @@ from occ.compiler.ir.dtype import BOOL, F32
 from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import quotient, reshape
-from occ.compiler.ir.ops.contrib.fused import DOMAIN
+from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.shape import equal_dims, equal_shapes
 from occ.compiler.ir.te.expr import Expr, equal, literal, not_equal, where, wrap
 from occ.compiler.ir.value import Value

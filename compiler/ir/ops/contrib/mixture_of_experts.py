@@ -18,7 +18,7 @@ from occ.compiler.ir.dtype import F32, I32, U8
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import quotient, reshape
 from occ.compiler.ir.ops.contrib.block_quantized import check_blocks, field
-from occ.compiler.ir.ops.contrib.fused import DOMAIN
+from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.ops.quantize import dequantized
 from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
@@ -138,7 +138,7 @@ _ACTIVATIONS = {
 
 
 def _hidden(b: GraphBuilder, x: Value, times: Product, a: SimpleNamespace) -> Value:
-    """What is between the first and the second product."""
+    """The activation between the first and the second product."""
     first, third = times(x, 1), times(x, 3)
     assert first is not None
     if a.activation_type == "swiglu":

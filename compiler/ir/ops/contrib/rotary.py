@@ -7,7 +7,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import quotient
-from occ.compiler.ir.ops.contrib.fused import DOMAIN
+from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.shape import equal_dims
 from occ.compiler.ir.te.expr import cast, equal, where, wrap
 

@@ -15,7 +15,7 @@ from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops import linear_attention
 from occ.compiler.ir.ops.attention import causal_convolution, quotient, reshape
-from occ.compiler.ir.ops.contrib.fused import DOMAIN
+from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.value import Value
 
 

@@ -69,7 +69,7 @@ def _from_front(x: Expr, n: Expr) -> Expr:
 
 @op("part", static=("places",), moves=True, writes="any", own_attributes="axes=ints strides=ints")
 class Part:
-    """What a Slice takes from the places that `slice_places` found."""
+    """A Slice with computed starts and lengths (`slice_places`)."""
 
     operands = ("data", "places")
 
@@ -245,7 +245,7 @@ class ReshapedShape:
         return t.map([rank], lambda j: where(equal(asked(j), -1), rest, asked(j)), name="shape")
 
 
-def is_found(d: Dim) -> bool:
+def is_defined_by_step(d: Dim) -> bool:
     """Whether an element of `finds` is a symbol, which the step binds, rather than what it has to be."""
     return isinstance(d, dim.Sym) and d.is_symbol
 

@@ -79,7 +79,7 @@ class Interleave:
 
 @op("pack", tags=("declared",), own_attributes="")
 class Pack:
-    """The same elements in another order in memory: the layout of the result."""
+    """Copies a tensor to another memory layout, that of the result."""
 
     def body(t, x, *, a):
         return t.map(x.shape, lambda *i: x[i], name="pack")
@@ -87,7 +87,7 @@ class Pack:
 
 @op("copy", tags=("declared",), own_attributes="")
 class Copy:
-    """The same bytes in other memory; where both are the same memory already, nothing."""
+    """Copies a tensor to other memory; does nothing where both are the same memory."""
 
     host = "copy"
 

@@ -249,7 +249,7 @@ class ActivationsDot:
 
 @op("code_table", own_attributes="")
 class CodeTable:
-    """What `table : [256]` has for each code of `x`, from its least code on."""
+    """Looks up the codes of `x` in `table : [256]`, which begins at least code."""
 
     operands = ("table", "x")
 
@@ -285,7 +285,7 @@ class RowCodes:
 
 @op("from_row_codes", own_attributes="")
 class FromRowCodes:
-    """What products of `row_codes` by the codes of a weight stand for.
+    """Dequantises products of `row_codes` and a weight's codes.
 
     `scale` and `total` have an element for each column: what a code of it stands for, and what its codes add up to times that.
     """

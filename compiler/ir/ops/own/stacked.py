@@ -30,7 +30,7 @@ class EndToEnd:
 
 @op(JOINED, own_attributes="axis=int new_axis=int")
 class ConcatStacked:
-    """What ConcatFromSequence makes of the elements; at least one, as it asks for."""
+    """ConcatFromSequence of stacked elements; there must be one at least."""
 
     operands = ("x",)
 

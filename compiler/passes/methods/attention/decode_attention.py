@@ -193,7 +193,7 @@ class _Decode:
         return [*self._along(self.parts["query"]), *order]
 
     def _along(self, stage: TeStage, *, root: bool = True) -> list[Directive]:
-        """In vectors along the last axis."""
+        """Vectorizes a stage along its last axis."""
         extent, s = stage.axes[-1].extent, StageSchedule(stage)
         if root:
             s.compute_root()
@@ -266,7 +266,7 @@ class _Decode:
         return [*made, *update.directives, *self._ahead("keys", dot)]
 
     def _softmax(self, at: Level) -> list[Directive]:
-        """Of a chunk, and of all chunks."""
+        """Schedules the softmax of a chunk, and its combination over chunks."""
         top, total, e = (self.parts[x] for x in ("top", "total", "exp"))
         p = StageSchedule(e).compute_at(*at)
         made = p.vectorize(p.axes[-1], self.lanes).directives + self._lane_by_lane(self.made.top_part, at)
@@ -291,7 +291,7 @@ class _Decode:
 
     @staticmethod
     def _lane_by_lane(s: TeStage, at: Level) -> list[Directive]:
-        """Of each chunk, in its loops."""
+        """Schedules the lane-wise part of each chunk, in its loops."""
         start, update = StageSchedule(s).compute_at(*at), StageSchedule(s, update=1)
         *rows, lane = start.axes
         update.reorder(lane, *update.reduced, *reversed(rows)).vectorize(lane)

@@ -47,7 +47,7 @@ def heads_interleaved(caches: dict[str, Cache]) -> bool:
 
 
 def _read(f: TeFunc, s: TeStage) -> Load | None:
-    """What a stage reads of a parameter, through others that only say where it is; None if it does more."""
+    """The view of a parameter that a stage reads; None if it does more."""
     if len(s.axes) < 3:
         return None
     named = {x.name: x for x in f.stages if isinstance(x, TeStage)}

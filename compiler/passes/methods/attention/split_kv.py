@@ -61,7 +61,7 @@ class _Keys:
 
     @classmethod
     def of(cls, axis: Axis, how: Chunks) -> _Keys:
-        """Those of an axis."""
+        """The chunked axis for an axis of keys."""
         chunks, step = axis.extent // how.most + 2, max(_STEP, how.near)
         size = step * ceildiv(axis.extent, step * chunks)
         return cls(axis.extent, Axis(f"{axis.name}c", chunks), Axis(f"{axis.name}q", size))
@@ -73,7 +73,7 @@ class _Keys:
 
     @property
     def clamped(self) -> Expr:
-        """The same, where what is read must exist."""
+        """The key's index from chunk and position, clamped to the last key."""
         return self.index if self.is_whole else minimum(self.index, wrap(self.extent - 1))
 
     @property
@@ -210,7 +210,9 @@ def _in_tiles(s: TeStage, lanes: int) -> list[TeStage]:
 
 
 def _of_the_chunk(e: TeStage, role: dict[str, TeStage], how: Chunks) -> TeStage:
-    """Exponentials with the maximum of all keys, or what stands in its place, as that of the chunk.
+    """Exponentials relative to the chunk's maximum instead of the maximum of all keys.
+
+    0 where that is infinite.
 
     0 where that is infinite.
     """
@@ -229,7 +231,7 @@ def _of_the_chunk(e: TeStage, role: dict[str, TeStage], how: Chunks) -> TeStage:
 
 @dataclass(frozen=True)
 class _Whole:
-    """What is made of the chunks.
+    """The combination of chunks.
 
     Attributes:
         role: the stages of attention, by role.
@@ -308,7 +310,7 @@ class _Whole:
         return [near, some, parts, *self._weighted(s, parts)]
 
     def _parts(self, s: TeStage, some: TeStage) -> TeStage:
-        """What a chunk gives: its sums, then a vector of its total, and one of its maximum."""
+        """The partial result of a chunk: its sums, then vectors of its total and its maximum."""
         *outer, last = (Axis(f"{a.name}p", a.extent) for a in some.axes)
         size = s.axes[-1].extent
         assert isinstance(size, int), "the schedule is for sizes that are known"

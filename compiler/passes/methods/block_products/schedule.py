@@ -261,7 +261,7 @@ class _Variant:
             update.unroll(digit)
 
     def _products(self, of: TeStage, row: Loop) -> list[Directive]:
-        """Of the stage that multiplies codes: the elements that one instruction adds up are innermost."""
+        """Schedules the code products: the elements that one instruction adds up are innermost."""
         acc, s = self.copies[self.parts.acc.name], self.copies[of.name]
         count = 2 if of is self.parts.pairs else 1
         start, update = StageSchedule(s).compute_at(acc.name, row), StageSchedule(s, update=1)

@@ -39,7 +39,7 @@ class SplitDeformConv(Pass):
 
 
 def _parts(op: Op) -> int:
-    """In how many parts the channels are sampled, whole groups of channels and of offsets.
+    """The number of channel parts, with whole groups of channels and of offsets.
 
     0 if the op stays as it is.
     """

@@ -83,7 +83,7 @@ def in_lanes(s: TeStage, lanes: int) -> list[TeStage]:
 
 
 def _by_fours(s: TeStage, part: TeStage, start: Dim) -> list[TeStage]:
-    """What the lanes come to in a vector of four, with the fours that follow from `start` on.
+    """Reduces lanes to a vector of four, with the fours from `start` on.
 
     Then the elements of that vector, and the fewer than four that are left. Rows of 56 take half as long as one element
     after the other.

@@ -55,7 +55,7 @@ def transpose_tiles(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _with_squares(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
-    """What an elementwise stage reads across rows becomes a stage that is read along them.
+    """Turns what an elementwise stage reads across rows into a stage that is read along them.
 
     `out[i, j] = p[j, i]` --> `squares[i, j] = p[j, i]`, `out[i, j] = squares[i, j]`
     """

@@ -116,7 +116,7 @@ def _together(s: TeStage, f: TeFunc, machine: Machine) -> int:
 
 
 def _mine(s: TeStage, f: TeFunc, machine: Machine) -> list[TeStage]:
-    """What this schedule computes in the loops of a stage: stages without memory, and a border that it places there.
+    """Stages that this variant computes in the loops of a stage: inlined ones, and a border.
 
     Another one stays in memory, for both schedules.
     """
@@ -126,7 +126,7 @@ def _mine(s: TeStage, f: TeFunc, machine: Machine) -> list[TeStage]:
 
 
 def _inside(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
-    """What is computed in the loops of `s`."""
+    """Stages that are computed in the loops of `s`."""
     names: set[str] = {s.name}
     for x in reversed(facts.f.stages):
         readers = {r.name for r in facts.f.stages if any(n.source == x.name for e in r.exprs for n in loads(e))}
