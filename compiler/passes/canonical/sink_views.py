@@ -83,7 +83,7 @@ def _follows_product(x: Value) -> bool:
 
 
 def _before(view: Op, data: np.ndarray, rank: int, source_rank: int) -> np.ndarray | None:
-    """A constant that broadcasts with a view, as one that does with what is viewed; None where the axes are not known."""
+    """A constant for the operand of a view instead of its result; None where the axes are unknown."""
     full = data.reshape((1,) * (rank - data.ndim) + data.shape)
     if view.name == "Transpose":
         perm = view.a.perm or tuple(range(rank))[::-1]
