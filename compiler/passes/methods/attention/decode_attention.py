@@ -331,7 +331,7 @@ class _Decode:
         return StageSchedule(reader).fetch_beyond(cache.param.name, near, far).directives
 
     def _foreseen(self, cache: Cache) -> bool:
-        """Whether the processor fetches rows alone as fast as they are used."""
+        """Whether the hardware prefetcher fetches rows as fast as they are used."""
         return self.machine.hw_prefetches_rows and not self.together and self._work(cache) < _MUCH
 
     def _work(self, cache: Cache) -> int:
