@@ -22,8 +22,7 @@ class Callback:
         answer: gives what C is told; 0 is told where it raises.
 
     Attributes:
-        function: for C.
-        address: of that.
+        address: of the function for C.
         raised: by an answer; the run fails, and is to raise it when native code has returned.
     """
 
@@ -31,8 +30,8 @@ class Callback:
         self.raised: list[BaseException] = []
         answers = _answers(call, answer, self.raised)
         next(answers)
-        self.function = _FUNCTION(answers.send)
-        self.address = ctypes.cast(self.function, ctypes.c_void_p).value or 0
+        self._function = _FUNCTION(answers.send)
+        self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
 
 
 def _answers(call: Any, answer: Callable[[], int], raised: list[BaseException]) -> Generator[int, object, None]:

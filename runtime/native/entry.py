@@ -9,7 +9,6 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
-from statistics import median
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,6 @@ from occ.runtime.errors import RunError
 from occ.runtime.manifest import TensorInfo
 from occ.runtime.native.call import (
     CALL,
-    END,
     MEMORY,
     MOST_AXES,
     RANK_OF_VALUE,
@@ -33,7 +31,6 @@ from occ.runtime.native.run_errors import LOST, failure
 from occ.runtime.signature import bind_shapes, numpy_dtype
 
 RUN = "occ_model_run"
-_EMPTY_CALLS = 101  # that tell what the way to an observer costs
 _KEPT_SHAPES = 64  # sets of extents that are remembered
 _KEPT_BLOCKS = 8  # idle calls with their memory
 _MOST_GROWN = 1 << 30  # bytes of memory that a run took from the heap and that the next one gets at once
@@ -98,8 +95,6 @@ class _Runner:
             block = self._idle.pop()
         except IndexError:
             block = self._block()
-        if block.values.observer is not self._native.observer:
-            block.observe(self._native.observer)
         if block.capacity < known.needed:
             block.grow(known.needed)
         for k, x in enumerate(self._tensors_of(inputs) if self._handles else inputs):
@@ -116,7 +111,7 @@ class _Runner:
         if code:
             raise self._failed(code, block)
         if block.call.detail:
-            raise block.raised[0] if block.raised else RunError("OCC0505", f"a callback of the model {LOST}")
+            raise RunError("OCC0505", f"a callback of the model {LOST}")
         for k in known.late:
             made[k] = self._of_host(block, k, inputs) if known.outputs[k][0] is HANDLE else block.values.outputs[k]
         for k, at, rank in self._decided:
@@ -232,17 +227,6 @@ class Entry(_Runner):
                     return False
                 count -= 1
         return not count
-
-    def call_cost(self) -> float:
-        """Seconds from the begin of a kernel to its end, as an observer sees one that does nothing."""
-        block, spent = self._block(), list[int]()
-        if not self._native.manifest.plan.steps:
-            return 0.0
-        block.observe(lambda _, start, end: spent.append(end - start))
-        block.call.request = END  # each begins the next
-        for _ in map(block.steps.function, [block.address] * _EMPTY_CALLS):
-            pass
-        return median(spent[1:]) * 1e-9
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
         """A call on arrays that are checked, for many runs; None if a run has to find an output."""
