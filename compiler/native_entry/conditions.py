@@ -35,7 +35,7 @@ def bound_symbols(m: Manifest) -> dict[str, tuple[int, int]]:
     """The symbols that are extents of inputs, with the first input and axis that shows each."""
     found: dict[str, tuple[int, int]] = {}
     for k, info in enumerate(m.inputs):
-        for axis, e in enumerate(info.shape):
+        for axis, e in enumerate(info.shape if info.kind == "tensor" else ()):
             if isinstance(e, str):
                 found.setdefault(e, (k, axis))
     return found

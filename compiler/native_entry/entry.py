@@ -104,7 +104,8 @@ class _Entry:
     def _bind(self) -> None:
         """Symbols are extents of inputs."""
         extents = self.support.load(self.b, self.call, self.support.layout.call["extents"])
-        places = [(k, axis) for k, info in enumerate(self.m.inputs) for axis in range(len(info.shape))]
+        tensors = [(k, info) for k, info in enumerate(self.m.inputs) if info.kind == "tensor"]
+        places = [(k, axis) for k, info in tensors for axis in range(len(info.shape))]
         self._extents = {p: self.support.load(self.b, extents, 8 * at, I64) for at, p in enumerate(places)}
         self.symbols.update((name, self._extents[p]) for name, p in bound_symbols(self.m).items())
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
+from itertools import accumulate
 
 from occ.compiler.native_entry.bounds import HOST, LARGEST, SCRATCH, upper
 from occ.compiler.native_entry.output_shapes import Cases, result_rows
@@ -324,11 +325,14 @@ class _Reader:
                 touched.setdefault(r.plan.buffers[b].storage, []).append(k)
         for b in r.plan.outputs:
             touched.setdefault(r.plan.buffers[b].storage, []).append(end)
+        early = _written_before_they_are_sized(r)
+        for k in early:
+            del r.output_of[k]
         for k, at in touched.items():
             s = r.plan.storages[k]
-            if k in r.output_of or s.kind not in ("arena", "host"):
+            if k in r.output_of or (s.kind not in ("arena", "host") and k not in early):
                 continue
-            size = s.size
+            size = early.get(k, s.size)
             if s.kind == "host":
                 size = bytes_of(next(b for b in r.plan.buffers if b.storage == k))
             size = upper(size, r.bounds)
@@ -338,6 +342,26 @@ class _Reader:
             seen = {is_handle(b) for b in r.plan.buffers if b.storage == k}
             if len(seen) > 1 or (True in seen and r.plan.storages[k].kind not in ("host", "input")):
                 self.problems.append(f"storage {k} of `{r.name}` is a tensor and a value of the host")
+
+
+def _written_before_they_are_sized(r: Routine) -> dict[int, DimExpr]:
+    """Storages of outputs that steps write before there is memory for the output, and their bytes.
+
+    Such is the result of a Compress of which a Reshape to a shape of the run is the output: the data decide both, one after
+    the other. What is written is copied into the output in the end.
+    """
+    phases = list(accumulate(bool(step.binds) for step in r.plan.steps))
+    sized = {
+        r.plan.buffers[r.plan.outputs[k]].storage: p
+        for p in range(1, max(phases, default=0) + 1)
+        for k in r.outputs_of_phase(p)
+    }
+    found: dict[int, DimExpr] = {}
+    for step, phase in zip(r.plan.steps, phases, strict=True):
+        for b in (r.plan.buffers[w] for w in step.writes if w >= 0):
+            if b.storage in r.output_of and b.storage not in found and phase < sized.get(b.storage, 0):
+                found[b.storage] = bytes_of(b)
+    return found
 
 
 def _slice(b: Buffer) -> Buffer:

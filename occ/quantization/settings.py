@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from occ.compiler.diagnostics import error
+from occ.compiler.targets.registry import get_target
 
 Weights = Literal["int8", "int4"]
 Method = Literal["minmax", "entropy", "percentile"]
@@ -58,8 +59,8 @@ ASCEND = Form(
 
 
 def form_of(target: str) -> Form:
-    """The form for a target, by its name."""
-    return ASCEND if target.startswith("ascend") else CPU
+    """The form for a target: that of devices where it makes graphs of GE."""
+    return ASCEND if "ge" in get_target(target).texts else CPU
 
 
 @dataclass(frozen=True)

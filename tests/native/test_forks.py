@@ -23,7 +23,7 @@ from building import model_of
 from c_library import Model
 
 import occ
-from occ.runtime.native import loop_callbacks
+from occ.runtime.native import callback
 
 RNG = np.random.default_rng(0)
 WEIGHT = RNG.standard_normal((64, 64, 3, 3), np.float32)
@@ -246,7 +246,7 @@ def test_a_run_whose_loop_is_lost_on_the_way_fails(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "unraisablehook", lambda u: lost.append(u.exc_value))
     session = occ.compile(CONV, "cpu-jit", threads=2)
     with monkeypatch.context() as patch:
-        patch.setattr(loop_callbacks, "_answers", lambda *_: iter_once())
+        patch.setattr(callback, "_answers", lambda *_: iter_once())
         with pytest.raises(occ.RunError, match=r"OCC0505.*`Conv#1`.*its parallel loop did not run"):
             session.run({"x": X})
     assert [type(e) for e in lost] == [StopIteration]
@@ -268,7 +268,7 @@ def lucky() -> Generator[int, object, None]:
 def test_a_lost_loop_that_seems_to_have_run_fails(monkeypatch: pytest.MonkeyPatch) -> None:
     session = occ.compile(CONV, "cpu-jit", threads=2)
     with monkeypatch.context() as patch:
-        patch.setattr(loop_callbacks, "_answers", lambda *_: lucky())
-        with pytest.raises(occ.RunError, match=r"OCC0505.*a parallel loop of the model did not run"):
+        patch.setattr(callback, "_answers", lambda *_: lucky())
+        with pytest.raises(occ.RunError, match=r"OCC0505.*a callback of the model did not run"):
             session.run({"x": X})
     session.run({"x": X})

@@ -57,7 +57,6 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "model.pkl": (pickle.dumps({"a": 1}), "a pickle", "torch.onnx.export"),
     "old.pt": (b"\x80\x02\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19.\x80\x02M\xe9\x03.", "PyTorch", "torch.onnx.export"),
     "new.pt": (_zip("a/data.pkl", "a/version", "a/data/0"), "a PyTorch file", "torch.onnx.export"),
-    "net.pt2": (_zip("d/models/model.json", "d/archive_format"), "torch.export", "torch.onnx.export"),
     "net.keras": (_zip("metadata.json", "model.weights.h5", method=8), "Keras", "model.export"),
     "net.h5": (b"\x89HDF\r\n\x1a\n" + bytes(20), "HDF5", "tf2onnx"),
     "net.tflite": (struct.pack("<I", 28) + b"TFL3" + bytes(20), "TFLite", "tf2onnx.convert --tflite net.tflite"),

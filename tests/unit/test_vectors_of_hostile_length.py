@@ -14,7 +14,6 @@ LEFT = [
     "Pad(x, s)",
     "ReduceSum(x, s)",
     "Split(x, s)",
-    "Resize(x, , , s)",
     "CenterCropPad(x, s)",
 ]
 
