@@ -8,17 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
-from itertools import accumulate
 
 from occ.compiler.native_entry.bounds import HOST, LARGEST, SCRATCH, upper
+from occ.compiler.native_entry.output_memory import is_aligned, written_before_sized
 from occ.compiler.native_entry.output_shapes import Cases, result_rows
 from occ.compiler.native_entry.plan import Inner, Routine, Slot, bytes_of, is_handle, nbytes, put, special_name
 from occ.runtime.attributes import decode_attrs
-from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Function, Manifest, Step, TensorInfo
 from occ.runtime.native.call import MOST_AXES
-from occ.runtime.signature import numpy_dtype
 
 _NAMED = 5  # problems that an error lists
 _KINDS = ("kernel", "copy", "if", "scan", "loop")
@@ -283,7 +281,7 @@ class _Reader:
         r.inner[k] = [self._inner(r, decode_attrs(step.attrs).body, given, [*first, *writes[: len(states)], *slices])]
         sizes = [bytes_of(s) for s in states for _ in range(2)]
         r.turns[k] = [self._slot(r, size, k) for size in sizes]
-        r.apart[k] = [None if _is_aligned(b) else self._slot(r, nbytes(b.shape, b.dtype), k) for b in slices]
+        r.apart[k] = [None if is_aligned(b) else self._slot(r, nbytes(b.shape, b.dtype), k) for b in slices]
 
     def _slot(self, r: Routine, size: DimExpr, step: int) -> int:
         size = upper(size, r.bounds)
@@ -325,7 +323,7 @@ class _Reader:
                 touched.setdefault(r.plan.buffers[b].storage, []).append(k)
         for b in r.plan.outputs:
             touched.setdefault(r.plan.buffers[b].storage, []).append(end)
-        early = _written_before_they_are_sized(r)
+        early = written_before_sized(r)
         for k in early:
             del r.output_of[k]
         for k, at in touched.items():
@@ -344,26 +342,6 @@ class _Reader:
                 self.problems.append(f"storage {k} of `{r.name}` is a tensor and a value of the host")
 
 
-def _written_before_they_are_sized(r: Routine) -> dict[int, DimExpr]:
-    """Storages of outputs that steps write before there is memory for the output, and their bytes.
-
-    Such is the result of a Compress of which a Reshape to a shape of the run is the output: the data decide both, one after
-    the other. What is written is copied into the output in the end.
-    """
-    phases = list(accumulate(bool(step.binds) for step in r.plan.steps))
-    sized = {
-        r.plan.buffers[r.plan.outputs[k]].storage: p
-        for p in range(1, max(phases, default=0) + 1)
-        for k in r.outputs_of_phase(p)
-    }
-    found: dict[int, DimExpr] = {}
-    for step, phase in zip(r.plan.steps, phases, strict=True):
-        for b in (r.plan.buffers[w] for w in step.writes if w >= 0):
-            if b.storage in r.output_of and b.storage not in found and phase < sized.get(b.storage, 0):
-                found[b.storage] = bytes_of(b)
-    return found
-
-
 def _slice(b: Buffer) -> Buffer:
     """A tensor along whose first axis another one goes."""
     return Buffer(b.dtype, b.shape[1:], b.storage)
@@ -375,16 +353,6 @@ def _kind(b: Buffer) -> tuple[object, ...]:
 
 def _rank(b: Buffer) -> tuple[object, ...]:
     return b.dtype, b.opaque, len(b.shape)
-
-
-def _is_aligned(b: Buffer) -> bool:
-    """Whether rows of a tensor of that shape in order all begin at aligned addresses."""
-    size = numpy_dtype(b.dtype).itemsize
-    for n in b.shape:
-        if not isinstance(n, int):
-            return False
-        size *= n
-    return size % ALIGNMENT == 0
 
 
 def _bound(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[DimExpr]]) -> dict[str, DimExpr]:
