@@ -20,9 +20,6 @@ _C = ("libm.so.6", "libc.so.6")
 _THREADS = "libpthread.so.0"  # before glibc 2.34 threads were apart
 _OWN = "libgcc_s.so.1"  # what processors have no instructions for, such as f16 on x86-64 before f16c
 _WEAK = 2
-# A library that is closed stays in memory where it has destructors: it may have told the C library what to call at forks, which only
-# the code of compilers (crtbegin.o) takes back.
-_FLAGS_1, _STAYS = 0x6FFFFFFB, 8  # DT_FLAGS_1, DF_1_NODELETE
 _HEADER, _SEGMENT, _SYMBOL, _RELA = 64, 56, 24, 24
 
 Place = tuple[ObjectFile, Symbol]
@@ -164,7 +161,7 @@ class _Image:
         page = self.processor.page
         # What is writable follows in the file on what is not, and is a page further in memory.
         self.dynamic_at = _align(self.code.end, 16) + page
-        entries = len(self.needed) + 9 + 2 * bool(self.constructors) + 3 * bool(self.destructors)
+        entries = len(self.needed) + 9 + 2 * bool(self.constructors) + 2 * bool(self.destructors)
         self.table_at = self.dynamic_at + 16 * entries
         self.table = bytearray(8 * (imports + 2 * len(self.threaded)))
         self.data.start(self.table_at + len(self.table))
@@ -310,8 +307,6 @@ class _Image:
             if arrays:
                 end = arrays[-1].address + arrays[-1].size
                 entries += [(tag, arrays[0].address), (size_tag, end - arrays[0].address)]
-        if self.destructors:
-            entries.append((_FLAGS_1, _STAYS))
         return b"".join(struct.pack("<QQ", tag, value) for tag, value in [*entries, (0, 0)])
 
 

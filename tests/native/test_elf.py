@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import shutil
 import subprocess
-import sys
 import threading
 from pathlib import Path
 
@@ -94,27 +93,3 @@ def test_others_than_objects_are_refused(tmp_path: Path) -> None:
     for data in (b"", b"MZ" * 40, b"\x7fELF\x02\x02" + bytes(60)):
         with pytest.raises(LinkError, match="not an ELF object"):
             link(data)
-
-
-FORKS = """
-#include <pthread.h>
-static void nothing(void) {}
-__attribute__((constructor)) static void begin(void) { pthread_atfork(nothing, nothing, nothing); }
-__attribute__((destructor)) static void end(void) {}
-"""
-
-
-def test_a_process_forks_after_a_library_is_closed(tmp_path: Path) -> None:
-    """The C library goes on calling what the library has told it to call at forks."""
-    if (gcc := shutil.which("gcc")) is None:
-        pytest.skip("apt install gcc")
-    (tmp_path / "forks.c").write_text(FORKS)
-    subprocess.run([gcc, "-O2", "-fPIC", "-c", "forks.c"], cwd=tmp_path, check=True)
-    (tmp_path / "forks.so").write_bytes(link((tmp_path / "forks.o").read_bytes()))
-    code = (
-        "import _ctypes, ctypes, os, sys\n"
-        "_ctypes.dlclose(ctypes.CDLL('./forks.so')._handle)\n"
-        "if not (child := os.fork()): os._exit(7)\n"
-        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
-    )
-    assert subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=False).returncode == 7
