@@ -16,7 +16,7 @@ import tempfile
 import weakref
 from collections.abc import Sequence
 
-from occ.runtime.elf import is_whole
+from occ.runtime.elf import is_whole, needed_versions
 from occ.runtime.errors import RunError
 
 
@@ -84,8 +84,9 @@ class Library:
 
     def __init__(self, code: bytes, name: str) -> None:
         self.dll, fd = load_code(code, name)
-        unload = weakref.finalize(self, _unload, self.dll._handle, fd)
-        unload.atexit = False
+        if not _stays(self.dll, code):
+            unload = weakref.finalize(self, _unload, self.dll._handle, fd)
+            unload.atexit = False
         self.run = getattr(self.dll, "occ_run_kernels", None)
         if self.run is not None:
             self.run.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int]
@@ -183,6 +184,15 @@ def check_machine(code: bytes) -> None:
         raise RunError(
             "OCC0502", f"the artifact was built for {made}, this machine is {here}", "build it for this machine"
         )
+
+
+def _stays(dll: ctypes.CDLL, code: bytes) -> bool:
+    """Whether a library has to stay in memory when it is closed: one with a runtime that occ has linked.
+
+    That has told the C library what to call at forks, which only what compilers add to a library takes back. Linkers write
+    which versions of symbols it needs, occ does not.
+    """
+    return hasattr(dll, "occ_pool") and not needed_versions(code)
 
 
 def _unload(handle: int, fd: int) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -81,3 +83,19 @@ def test_errors_of_kernels_name_their_node(store: Path, no_compiler: None) -> No
     with pytest.raises(occ.RunError, match="OCC0501"):
         session.run({"x": np.zeros((1, 3, 24, 24), np.float32)})
     assert session.run({"x": np.zeros((2, 16, 24, 24), np.float32)})["y"].shape == (2, 32, 24, 24)
+
+
+def test_a_process_forks_after_the_library_is_closed(store: Path, no_compiler: None, tmp_path: Path) -> None:
+    """The runtime in it has told the C library what to call at forks."""
+    path = tmp_path / "second.occ"
+    occ.build(NET, "cpu", path)
+    code = (
+        "import gc, os, sys, numpy as np, occ\n"
+        f"s = occ.load({str(path)!r}, threads=2)\n"
+        "s.run({'x': np.zeros((2, 16, 24, 24), np.float32)})\n"
+        "del s; gc.collect()\n"
+        "child = os.fork()\n"
+        "if not child: os._exit(7)\n"
+        "sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))\n"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 7
