@@ -139,7 +139,8 @@ CODES: dict[str, Code] = {
     "OCC0401": Code(
         "no C++ compiler",
         "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in OCC_CXX,"
-        " or build with `-t cpu-jit`, which needs none.",
+        " or build with `-t cpu-jit`, which needs none. Kernels that are in the build cache need no compiler: one machine writes"
+        " them to a file (`occ cache --export FILE`), others take it in (`occ cache --import FILE`).",
     ),
     "OCC0402": Code(
         "Halide is not installed",

@@ -1,1 +1,1 @@
-"""Tools that find what is wrong with a compilation: a pass, an op, a rule."""
+"""Debugging tools: bisection of passes, reduction of models, translation validation, checks of rewrite rules."""

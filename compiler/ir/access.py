@@ -1,4 +1,4 @@
-"""Memory accesses of an operator: what it reads and writes, from its te body and its definition.
+"""Access relations of operators: which elements of each operand an element of the result reads.
 
 The body is built for operands of the same types and ranks whose extents are symbols, so that what is found holds of all
 extents, and asks for no value.

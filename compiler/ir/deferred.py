@@ -1,4 +1,4 @@
-"""Deferred ops: operators that are compiled during the run, and what is known of their results.
+"""Deferred operators: compiled at run time, once the shapes of their operands are known.
 
 An op is deferred when the value of an operand decides its shape and is computed at run time (the `shape` of a Reshape that is
 an input of the model), when the rank of an operand is unknown, when its elements are none that native code has

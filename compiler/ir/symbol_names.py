@@ -1,4 +1,4 @@
-"""Names of symbols: those of the model, made valid for .occ text."""
+"""Turns the model's names of symbolic dimensions into valid, unique identifiers of .occ text."""
 
 from __future__ import annotations
 

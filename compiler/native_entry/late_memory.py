@@ -1,4 +1,4 @@
-"""Memory whose size a run finds: what is left of the caller's, or the heap's.
+"""Run-time allocation in the native entry, for tensors whose size is known only during the run.
 
 A caller gives memory before a run. Where a step finds a size that nothing bounds, tensors of that size get theirs when it is known.
 """

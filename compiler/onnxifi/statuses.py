@@ -1,4 +1,4 @@
-"""ONNXIFI status codes, and those of diagnostics."""
+"""Maps diagnostic codes of occ to ONNXIFI status codes."""
 
 from __future__ import annotations
 

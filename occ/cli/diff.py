@@ -1,4 +1,4 @@
-"""`occ diff`: compare results with those of another runtime."""
+"""`occ diff`: compares the outputs of a model with those of another runtime or target."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`occ ops`: the operators, those of installed packages included."""
+"""`occ ops`: lists the supported operators, with those of installed packages."""
 
 from __future__ import annotations
 

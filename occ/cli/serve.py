@@ -1,4 +1,4 @@
-"""`occ serve`: an HTTP server for a language model or an encoder of texts, or one for models of other kinds."""
+"""`occ serve`: an HTTP server with OpenAI's protocol for language models, and KServe's for others."""
 
 from __future__ import annotations
 

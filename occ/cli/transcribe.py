@@ -1,4 +1,4 @@
-"""`occ transcribe`: write down what is said in a sound."""
+"""`occ transcribe`: speech to text with Whisper models."""
 
 from __future__ import annotations
 

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from encoders import WIDTH, WORDS, states, write_folder
-from test_openai import KEY, Served
+from openai_server import KEY, Served
 
 import occ
 

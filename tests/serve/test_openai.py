@@ -2,115 +2,18 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 import random
 import re
 import threading
 import time
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
-import decoders
 import numpy as np
-import onnx
 import pytest
+from openai_server import MESSAGES, Served, openai
 
 import occ
-
-openai = pytest.importorskip("openai")
-uvicorn = pytest.importorskip("uvicorn")
-tokenizers = pytest.importorskip("tokenizers")
-pytest.importorskip("llguidance", reason="pip install llguidance: grammars")
-pytest.importorskip("jinja2")
-
-KEY, EOS = "a key", 0
-TEMPLATE = (
-    "{% if tools %}{{ tools[0].type | tojson(indent=1, sort_keys=True) }}<tool_call>{% endif %}"
-    "{% for m in messages %}{{ m.role }}:{% generation %}{{ m.content }}{% endgeneration %}\n{% endfor %}"
-    "{% if shout is defined %}!{% endif %}a:"
-)
-
-
-def write_folder(path: Path) -> None:
-    """A decoder of random weights whose tokens are bytes."""
-    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    vocabulary = {"<eos>": EOS} | {c: k + 1 for k, c in enumerate(alphabet)}
-    made = tokenizers.Tokenizer(tokenizers.models.BPE(vocabulary, []))
-    made.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
-    made.decoder = tokenizers.decoders.ByteLevel()
-    made.add_special_tokens(["<eos>"])
-    made.save(str(path / "tokenizer.json"))
-    (path / "chat_template.jinja").write_text(TEMPLATE)
-    (path / "generation_config.json").write_text(json.dumps({"eos_token_id": EOS}))
-    with pytest.MonkeyPatch.context() as m:
-        m.setattr(decoders, "WORDS", 257)
-        onnx.save(decoders.decoder(), path / "model.onnx")
-
-
-@pytest.fixture(scope="module")
-def lm(tmp_path_factory: pytest.TempPathFactory) -> occ.LanguageModel:
-    path = tmp_path_factory.mktemp("served")
-    write_folder(path)
-    return occ.LanguageModel(path, threads=1, capacity=220, target="cpu-jit", several=True)
-
-
-class Served:
-    """A server in a thread, and clients of it."""
-
-    def __init__(self, app: Any) -> None:
-        self.server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="critical"))
-        self.thread = threading.Thread(target=self.server.run, daemon=True)
-        self.thread.start()
-        while not self.server.started:
-            time.sleep(0.01)
-        (self.port,) = (s.getsockname()[1] for x in self.server.servers for s in x.sockets)
-        url = f"http://127.0.0.1:{self.port}/v1"
-        self.client = openai.OpenAI(base_url=url, api_key=KEY, max_retries=0, timeout=300)
-
-    def ask(self, method: str, path: str, body: bytes | None = None, **headers: str) -> tuple[int, Any, str]:
-        """Status, headers and body of an answer."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
-        connection.request(method, path, body, {"Authorization": f"Bearer {KEY}", **headers})
-        answer = connection.getresponse()
-        found = answer.status, answer.headers, answer.read().decode()
-        connection.close()
-        return found
-
-    def wait(self, path: str = "/health", status: int = 200) -> None:
-        while self.ask("GET", path)[0] != status:
-            time.sleep(0.01)
-
-    def metric(self, name: str) -> float:
-        found = re.search(rf"^{name} (\S+)$", self.ask("GET", "/metrics")[2], re.M)
-        assert found is not None, name
-        return float(found[1])
-
-    def close(self) -> None:
-        self.client.close()
-        self.server.should_exit = True
-        self.thread.join(60)
-
-
-@pytest.fixture(scope="module")
-def served(lm: occ.LanguageModel) -> Iterator[Served]:
-    from occ.serve.openai.app import ServerSettings, create_app
-
-    settings = ServerSettings("tiny", parallel=3, waiting=100, api_key=KEY, origins=["http://page.example"])
-    made = Served(create_app(settings, lambda: lm))
-    made.wait()
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def client(served: Served) -> Any:
-    return served.client
-
-
-MESSAGES = [{"role": "user", "content": "hello"}]
-
 
 # several texts, probabilities
 
@@ -359,64 +262,3 @@ def test_it_says_that_it_is_not_ready_and_why(lm: occ.LanguageModel) -> None:
         time.sleep(0.01)
     assert json.loads(served.ask("GET", "/health")[2])["status"] == "failed"
     served.close()
-
-
-# load, hang-ups, nonsense
-
-
-def test_more_than_may_wait_are_told_to_come_later(lm: occ.LanguageModel) -> None:
-    from occ.serve.openai.app import ServerSettings, create_app
-
-    served = Served(create_app(ServerSettings("tiny", parallel=1, waiting=1), lambda: lm))
-    served.wait()
-    with pytest.raises(openai.RateLimitError, match="too many requests wait"):
-        served.client.completions.create(model="tiny", prompt="a", n=3, max_tokens=100)
-    for _ in range(5):  # who was refused takes no place
-        got = served.client.completions.create(model="tiny", prompt="a", n=2, max_tokens=3, logit_bias={EOS: -100})
-        assert got.usage.completion_tokens == 6
-    served.close()
-
-
-def test_who_hangs_up_frees_his_place(served: Served) -> None:
-    """At random moments, streamed or not: nothing runs or waits shortly after, and the next client is served."""
-    rng = random.Random(3)
-    for k in range(50):
-        body = {"model": "tiny", "prompt": "abc", "max_tokens": 200, "stream": bool(k % 2), "n": rng.randrange(1, 5)}
-        connection = http.client.HTTPConnection("127.0.0.1", served.port)
-        headers = {"Content-Type": "application/json", "Authorization": f"Bearer {KEY}"}
-        connection.request("POST", "/v1/completions", json.dumps(body | {"logit_bias": {EOS: -100}}), headers)
-        time.sleep(rng.random() * 0.02)
-        connection.close()
-    deadline = time.monotonic() + 60
-    while served.metric("occ_requests_running") + served.metric("occ_requests_waiting"):
-        assert time.monotonic() < deadline, "a request of somebody who hung up is still served"
-        time.sleep(0.01)
-    got = served.client.completions.create(model="tiny", prompt="a", max_tokens=2, temperature=0)
-    assert got.usage.completion_tokens == 2
-
-
-@pytest.mark.parametrize("path", ["completions", "chat/completions", "responses"])
-def test_nonsense_is_answered_with_400_and_a_name(served: Served, path: str) -> None:
-    rng = random.Random(path)
-    valid: dict[str, Any] = {
-        "completions": {"prompt": "a"}, "chat/completions": {"messages": MESSAGES}, "responses": {"input": "a"},
-    }[path] | {"model": "tiny", ("max_output_tokens" if path == "responses" else "max_tokens"): 2}  # fmt: skip
-    junk = [None, -1, 1e300, "", "\ud800", [], [[]], {}, {"a": {}}, True, [None], "x" * 3000, {"type": "json_schema"}]
-    names = [
-        *valid, "temperature", "top_p", "n", "seed", "stop", "logit_bias", "logprobs", "top_logprobs", "tools", "tool_choice",
-        "response_format", "stream_options", "grammar", "regex", "presence_penalty", "echo", "unknown", "text", "best_of",
-    ]  # fmt: skip
-    bodies = [
-        json.dumps(valid | {rng.choice(names): rng.choice(junk) for _ in range(rng.randrange(1, 3))})
-        for _ in range(120)
-    ]
-    bodies += ["", "{", "[" * 100_000, "null", "[]", '{"a": NaN}', '"x"', "\x00"]
-    for body in bodies:
-        status, _, answer = served.ask("POST", f"/v1/{path}", body.encode(), **{"Content-Type": "application/json"})
-        assert status in (200, 400), (body[:200], status, answer[:300])
-        if status == 400:
-            assert json.loads(answer)["error"]["message"], body[:200]
-    named = served.ask(
-        "POST", f"/v1/{path}", json.dumps(valid | {"flavour": 1}).encode(), **{"Content-Type": "application/json"}
-    )
-    assert "flavour" in json.loads(named[2])["error"]["message"]

@@ -7,6 +7,7 @@ import io
 import json
 import pickle
 import struct
+import sys
 import tarfile
 import zipfile
 from collections.abc import Callable
@@ -87,6 +88,18 @@ def test_a_file_of_another_format_is_named(entry: Callable[[Path], object], name
     assert what in str(e.value)
     assert remedy in str(e.value)
     assert str(e.value).startswith(("error[OCC0102]", "error[OCC0109]", "error[OCC0502]"))
+
+
+@pytest.mark.parametrize("entry", [occ.inspect, lambda p: occ.compile(p, "interp")], ids=["inspect", "compile"])
+def test_a_program_of_torch_needs_torch(
+    entry: Callable[[Path], object], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", None)
+    (tmp_path / "net.pt2").write_bytes(_zip("d/models/model.json", "d/archive_format"))
+    with pytest.raises(
+        occ.CompileError, match=r"OCC0409.*torch.export needs `torch`(?s:.)*pip install torch onnxscript"
+    ):
+        entry(tmp_path / "net.pt2")
 
 
 @pytest.mark.parametrize("name", [n for n, (data, _, _) in FILES.items() if not data.startswith(b"PK")])

@@ -30,6 +30,11 @@ def test_ranks_of_no_tensor_are_refused(node: str) -> None:
         occ.compile(model(node), target="interp")
 
 
+def test_resize_takes_a_size_for_each_axis() -> None:
+    with pytest.raises(occ.CompileError, match=r"OCC0202.*1099511627776 scales or sizes for 2 axes"):
+        occ.compile(model("Resize(x, , , s)"), target="interp")
+
+
 @pytest.mark.parametrize("node", LEFT)
 def test_what_only_a_run_can_see_is_left_to_it(node: str) -> None:
     assert occ.compile(model(node), target="interp").outputs[0].shape == ("?", "?")

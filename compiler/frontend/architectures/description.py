@@ -1,4 +1,4 @@
-"""What a decoder of the llama family is made of: the sizes and choices that tell one architecture from another."""
+"""Hyperparameters of decoder-only transformers: sizes, norms, attention, positions, activations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks of ggml as those of MatMulNBits: the same numbers, kept in 4 or 8 bits.
+"""Converts block-quantised weights of ggml to the layout of MatMulNBits, without requantising.
 
 Sources: ggml-common.h (`block_q4_0` and others), and the package `gguf`, which widens the types that are not kept.
 Numbers are those of ggml to the bit where a zero point is whole, and to a rounding of f32 where blocks have a smallest value.
