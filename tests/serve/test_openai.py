@@ -200,7 +200,7 @@ def test_a_conversation_with_calls_and_null_contents_is_taken(client: Any) -> No
     talk = [*MESSAGES, {"role": "assistant", "content": None, "tool_calls": [call]}]
     talk.append({"role": "tool", "tool_call_id": "c1", "content": [{"type": "text", "text": "2"}]})
     got = client.chat.completions.create(
-        model="tiny", messages=talk, max_tokens=2, tools=TOOLS, tool_choice="auto",
+        model="tiny", messages=talk, max_tokens=2, tools=TOOLS, tool_choice="auto", logit_bias={EOS: -100},
         extra_body={"chat_template_kwargs": {"shout": True}},
     )  # fmt: skip
     assert got.usage.completion_tokens == 2

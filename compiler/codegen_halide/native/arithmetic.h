@@ -182,13 +182,26 @@ Expr scaled_power(const Expr &r, const Expr &n) {
     return reinterpret<float>(reinterpret<int32_t>(p) + (n << 23));
 }
 
+// Whether the target multiplies and adds with one rounding; set before a kernel is made.
+bool fuses_multiply_adds = true;
+bool fuses(const Halide::Target &t) {
+    if (t.arch == Halide::Target::X86) return t.has_feature(Halide::Target::FMA);
+    return (t.arch == Halide::Target::ARM && t.bits == 64) || t.arch == Halide::Target::RISCV || t.arch == Halide::Target::POWERPC;
+}
+
+// y - n ln 2. With two roundings the product of ln 2 would have an error of n units; the product of its first ten bits is exact.
+Expr without_powers(const Expr &y, const Expr &n) {
+    if (fuses_multiply_adds) return y - n * 0.693147181f;
+    return strict_float(y - n * 0.693359375f) - n * -2.12194440e-4f;
+}
+
 // e**x: `x = n ln 2 + r`; 1e-7 of the result near 0, and 3e-7 at the ends. Zero below the normal numbers. What is beyond
 // the ends comes to nothing that holds, and is replaced; Halide's own makes a number of NaN, and zero of infinity.
 Expr te_exp(const Expr &x) {
     if (x.type() == Float(64)) return exp(x);
     Expr y = cast<float>(x);
     Expr n = round(y * 1.44269504f);
-    Expr value = bits_of(scaled_power(y - n * 0.693147181f, cast<int32_t>(n)));
+    Expr value = bits_of(scaled_power(without_powers(y, n), cast<int32_t>(n)));
     value = select(is_beyond(y, 88.7228317f), Expr(kInfinity), is_beyond(y, -87.33f), Expr(0u), value);
     return cast(x.type(), float_of(value));
 }
@@ -197,7 +210,7 @@ Expr te_exp(const Expr &x) {
 Expr te_decay(const Expr &x) {
     if (x.type() != Float(32)) return te_exp(x);
     Expr n = cast<int32_t>(x * 1.44269504f - 0.5f);  // truncates, so this rounds what is not positive
-    Expr value = scaled_power(x - cast<float>(n) * 0.693147181f, n);
+    Expr value = scaled_power(without_powers(x, cast<float>(n)), n);
     return float_of(select(is_beyond(x, -87.33f), Expr(0u), bits_of(value)));
 }
 

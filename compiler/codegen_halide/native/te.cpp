@@ -317,6 +317,7 @@ void compile(const char *name, const char *directory, const char *target) {
     const std::string path = std::string(directory) + "/" + name + ".o";
     const auto known = generators().find(name);
     if (known != generators().end()) {
+        whole::fuses_multiply_adds = whole::fuses(Halide::Target(target));
         known->second();
         for (const Function *sum : functions) {
             if (!whole::is_long_sum(sum->func.function())) continue;
