@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from openai_server import MESSAGES, Served, openai
+from openai_server import EOS, MESSAGES, Served, openai
 
 import occ
 
