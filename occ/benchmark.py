@@ -254,10 +254,12 @@ def _openvino(model: bytes | str, inputs: Arrays, names: list[str], threads: int
     except ImportError:
         raise Unavailable("not installed: `pip install openvino`") from None
     settings = {
-        "PERFORMANCE_HINT": "LATENCY", "INFERENCE_NUM_THREADS": threads, "INFERENCE_PRECISION_HINT": "f32",
+        "PERFORMANCE_HINT": "LATENCY",
+        "INFERENCE_NUM_THREADS": threads,
+        "INFERENCE_PRECISION_HINT": "f32",
         # Else products with compressed weights round their other operand to 8 bits, which the model does not ask for.
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
-    }  # fmt: skip
+    }
     try:
         core: Any = openvino.Core()
         compiled = core.compile_model(model, "CPU", settings)

@@ -132,4 +132,4 @@ __all__ = [
     "te_kernel",
     "walk",
     "where",
-]  # fmt: skip
+]

@@ -102,9 +102,12 @@ def _chip(options: AscendOptions) -> Chip:
     chip = CHIPS[options.target]
     sized = (options.gears or options.dynamic_ranges) and chip.attention == "PromptFlashAttention"
     return replace(
-        chip, ascend_quant=chip.ascend_quant and options.qdq == "integer", attention="" if sized else chip.attention,
-        table=kernels_of(options), dynamic=bool(options.dynamic_ranges),
-    )  # fmt: skip
+        chip,
+        ascend_quant=chip.ascend_quant and options.qdq == "integer",
+        attention="" if sized else chip.attention,
+        table=kernels_of(options),
+        dynamic=bool(options.dynamic_ranges),
+    )
 
 
 def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:

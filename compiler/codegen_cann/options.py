@@ -70,11 +70,14 @@ class AscendOptions(Options):
     dump_graphs: bool = option(False, "put the GE graph of each part into the artifact as text, ONNX and C++")
     precision_mode: str = option("", "older spelling of `precision_mode_v2`", choices=tuple(PRECISION_MODES))
     precision_mode_v2: str = option(
-        "", "what FLOAT is computed in: `origin`, as the model says, by default on the 910B and 910_93, `cube_fp16in_fp32out` on the others", choices=PRECISION_MODES_V2
-    )  # fmt: skip
+        "",
+        "what FLOAT is computed in: `origin`, as the model says, by default on the 910B and 910_93, `cube_fp16in_fp32out` on the others",
+        choices=PRECISION_MODES_V2,
+    )
     keep_dtype: str = option(
-        "auto", "nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as `atc --keep_dtype` takes it"
-    )  # fmt: skip
+        "auto",
+        "nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as `atc --keep_dtype` takes it",
+    )
     op_select_impl_mode: str = option("", "which kernels operators use", choices=("high_performance", "high_precision"))
     optypelist_for_implmode: str = option("", "operators that `op_select_impl_mode` is for, separated by commas")
     dynamic_batch_size: str = option("", "sizes of a symbolic batch, such as 1,2,4: one compiled model for all of them")

@@ -136,9 +136,12 @@ def parsed(text: str, registry: Registry | None = None, **how: Any) -> Module:
     wrong = chain(problems(m, types=stage.typed), plan_problems(m) if m.stage == "lowered" else ())
     if found := list(islice(wrong, 8)):
         raise error(
-            "OCC0601", f"the text is no module of stage `{m.stage}`", where=where, notes=found,
+            "OCC0601",
+            f"the text is no module of stage `{m.stage}`",
+            where=where,
+            notes=found,
             help="what a stage has computed follows the edit: edit an earlier stage, or mend what the notes say",
-        )  # fmt: skip
+        )
     return m
 
 

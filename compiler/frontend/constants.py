@@ -11,10 +11,13 @@ from occ.compiler.ir.operator.spec import attr_value
 
 # Attributes besides `value` and `sparse_value`: their type, and that of the elements.
 _PLAIN = {
-    "value_float": (AttributeProto.FLOAT, np.float32), "value_floats": (AttributeProto.FLOATS, np.float32),
-    "value_int": (AttributeProto.INT, np.int64), "value_ints": (AttributeProto.INTS, np.int64),
-    "value_string": (AttributeProto.STRING, object), "value_strings": (AttributeProto.STRINGS, object),
-}  # fmt: skip
+    "value_float": (AttributeProto.FLOAT, np.float32),
+    "value_floats": (AttributeProto.FLOATS, np.float32),
+    "value_int": (AttributeProto.INT, np.int64),
+    "value_ints": (AttributeProto.INTS, np.int64),
+    "value_string": (AttributeProto.STRING, object),
+    "value_strings": (AttributeProto.STRINGS, object),
+}
 
 
 def constant_array(proto: NodeProto, folder: ModelFolder | None) -> np.ndarray:

@@ -72,9 +72,12 @@ def attributes_of(
         for k, n in enumerate(_named(proto))
     ]
     return {
-        "type": proto.op_type, "attributes": text, "dtypes": tuple(t.dtype.name if t else "" for t in types),
-        "ranks": tuple(t.rank if t else 0 for t in types), "dims": tuple(d for t in types if t for d in t.dims),
-    }  # fmt: skip
+        "type": proto.op_type,
+        "attributes": text,
+        "dtypes": tuple(t.dtype.name if t else "" for t in types),
+        "ranks": tuple(t.rank if t else 0 for t in types),
+        "dims": tuple(d for t in types if t for d in t.dims),
+    }
 
 
 def _named(proto: NodeProto) -> list[str]:

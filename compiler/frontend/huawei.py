@@ -226,9 +226,12 @@ _NPU: dict[str, Callable[[_Reader], Sequence[Value]]] = {
     "NPUTranspose": lambda r: [r.put("Transpose", r.op.operands[0], perm=r.attrs.get("perm", r.attrs.get("perms")))],
 }  # fmt: skip
 READERS: dict[str, Callable[[_Reader], Sequence[Value]]] = {
-    "AscendAntiQuant": _anti_quant, "AscendDequant": _dequant, "AscendQuant": _quant,
-    **_NPU, **{f"npu.{name}": read for name, read in _NPU.items()},
-}  # fmt: skip
+    "AscendAntiQuant": _anti_quant,
+    "AscendDequant": _dequant,
+    "AscendQuant": _quant,
+    **_NPU,
+    **{f"npu.{name}": read for name, read in _NPU.items()},
+}
 
 
 def read_huawei(m: Module) -> None:

@@ -53,9 +53,10 @@ def read_file(path: Path, adapter: Path | None = None) -> tuple[ModelProto, Mapp
         return read_gguf(path, adapter)
     if adapter is not None:
         raise error(
-            "OCC0109", f"the adapter `{shorten(str(adapter))}` cannot be added to `{path}`, which is ONNX",
+            "OCC0109",
+            f"the adapter `{shorten(str(adapter))}` cannot be added to `{path}`, which is ONNX",
             help="give a GGUF file or a folder of safetensors, or merge the adapter before the export",
-        )  # fmt: skip
+        )
     try:
         model = scan(mapped)
     except WireError as e:
@@ -193,13 +194,15 @@ def _names(g: GraphProto | FunctionProto) -> Iterator[str]:
 def _check_versions(proto: ModelProto, sink: Sink) -> None:
     if proto.ir_version > onnx.IR_VERSION:
         sink.error(
-            "OCC0103", f"IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest that is known",
+            "OCC0103",
+            f"IR version {proto.ir_version} is newer than {onnx.IR_VERSION}, the newest that is known",
             help="re-export the model, or `pip install -U onnx`",
-        )  # fmt: skip
+        )
     newest = onnx.defs.onnx_opset_version()
     for entry in (*proto.opset_import, *(e for f in proto.functions for e in f.opset_import)):
         if entry.domain in ("", "ai.onnx") and not 1 <= entry.version <= newest:
             sink.error(
-                "OCC0103", f"operator set {entry.version} is not one of 1 to {newest}",
+                "OCC0103",
+                f"operator set {entry.version} is not one of 1 to {newest}",
                 help=f"re-export the model with operator set {newest} or older, or `pip install -U onnx`",
-            )  # fmt: skip
+            )

@@ -220,9 +220,10 @@ class Signature:
     def _override(self, name: str, shape: list[Dim], asked: Sequence[int | str]) -> list[Dim]:
         if len(asked) != len(shape):
             raise error(
-                "OCC0205", f"--shape of `{shorten(name)}` has {len(asked)} extents, the input has rank {len(shape)}",
+                "OCC0205",
+                f"--shape of `{shorten(name)}` has {len(asked)} extents, the input has rank {len(shape)}",
                 help=f"extents have commas between them: {','.join(str(d) for d in shape)}",
-            )  # fmt: skip
+            )
         result = [d if given == -1 else self._asked(name, given) for given, d in zip(asked, shape, strict=True)]
         for given, declared in zip(result, shape, strict=True):
             if isinstance(declared, int) and given != declared:

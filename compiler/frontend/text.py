@@ -23,9 +23,12 @@ from occ.compiler.ir.value import Value, Weight
 
 
 def parse(
-    text: str, registry: Registry | None = None, *, path: Path | None = None,
+    text: str,
+    registry: Registry | None = None,
+    *,
+    path: Path | None = None,
     weights: Sequence[np.ndarray] | None = None,
-) -> Module:  # fmt: skip
+) -> Module:
     """The module that a `.occ` text describes.
 
     Args:

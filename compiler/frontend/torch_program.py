@@ -22,9 +22,12 @@ from occ.compiler.diagnostics import error, shorten
 SUFFIX = ".pt2"
 _NORMALISATIONS = {"LayerNormalization", "GroupNormalization", "InstanceNormalization", "RMSNormalization"}
 _TALKERS = (
-    "torch.export", "torch._export.serde", "torch.onnx._internal.exporter", "torch.onnx._internal.exporter._registration",
+    "torch.export",
+    "torch._export.serde",
+    "torch.onnx._internal.exporter",
+    "torch.onnx._internal.exporter._registration",
     "torch.fx.experimental.symbolic_shapes",
-)  # fmt: skip
+)
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
 _SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # of the environment: torch.load then makes nothing but tensors of a pickle
 
@@ -144,10 +147,11 @@ def _give_one_type(model: ModelProto) -> None:
         node.input[0], node.output[0] = f"{y}_wide_input", f"{y}_wide"
         model.graph.node.extend(
             [
-                helper.make_node("Cast", [x], [node.input[0]], to=wanted), node,
+                helper.make_node("Cast", [x], [node.input[0]], to=wanted),
+                node,
                 helper.make_node("Cast", [node.output[0]], [y], to=given),
             ]
-        )  # fmt: skip
+        )
 
 
 @contextmanager

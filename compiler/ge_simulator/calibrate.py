@@ -42,9 +42,11 @@ class Loss:
     def with_sample(self, other: Loss) -> Loss:
         """This one with those of another sample."""
         return Loss(
-            max(self.largest, other.largest), max(self.error, other.error), self.overflows or other.overflows,
+            max(self.largest, other.largest),
+            max(self.error, other.error),
+            self.overflows or other.overflows,
             min(self.smallest, other.smallest),
-        )  # fmt: skip
+        )
 
 
 @dataclass(frozen=True)

@@ -89,5 +89,7 @@ def _check_numbers(node: Node, numbers: np.ndarray | None, shape: tuple[int, ...
 
 
 KERNELS: dict[str, Kernel] = {
-    "NonMaxSuppressionV7": _boxes, "NonZero": _non_zero, "UniqueWithCountsAndSorting": _unique,
-}  # fmt: skip
+    "NonMaxSuppressionV7": _boxes,
+    "NonZero": _non_zero,
+    "UniqueWithCountsAndSorting": _unique,
+}

@@ -17,8 +17,11 @@ Arrays = list[Any]
 Kernel = Callable[[Node, Arrays], Any]
 _PRODUCTS = frozenset({"BatchMatMulV2", "Conv2D", "MatMulV2"})
 _ROUND: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "Round": np.rint, "Floor": np.floor, "Ceil": np.ceil, "Trunc": np.trunc,
-}  # fmt: skip
+    "Round": np.rint,
+    "Floor": np.floor,
+    "Ceil": np.ceil,
+    "Trunc": np.trunc,
+}
 _READ = np.uint64(0xFFFFE000)
 
 

@@ -95,8 +95,11 @@ def _stage(s: AnyStage, sources: Mapping[str, Array], dims: Mapping[str, int]) -
 
 
 _SCATTER: dict[str, Callable[..., Any]] = {
-    "add": np.add.at, "mul": np.multiply.at, "max": np.maximum.at, "min": np.minimum.at,
-}  # fmt: skip
+    "add": np.add.at,
+    "mul": np.multiply.at,
+    "max": np.maximum.at,
+    "min": np.minimum.at,
+}
 
 
 def _scatter(s: Scatter, sources: Mapping[str, Array], dims: Mapping[str, int]) -> Array:

@@ -211,9 +211,10 @@ def _composite_types(op: Op, operands: Sequence[Value | None], given: Mapping[in
     b = GraphBuilder(scratch, module=m, registry=op.spec.registry, types_only=True)
     reads = [
         b.dims(values=given[k], shape=v.tensor.dims, **({} if v.tensor.dtype == I64 else {"dtype": v.tensor.dtype}))
-        if v is not None and k in given else v
+        if v is not None and k in given
+        else v
         for k, v in enumerate(operands)
-    ]  # fmt: skip
+    ]
     try:
         results = expand_composite(op, b, reads)
         return tuple(r.type for r in results if r.type is not None)[: len(op.results)]

@@ -87,9 +87,10 @@ class CKernel:
                 raise Invalid(f"`{self.symbol}` has no pointer for the result `{name}`", code=CODE, note=self.prototype)
         if not library_of(self.library).has(self.symbol):
             raise Invalid(
-                f"the library `{self.library}` has no function `{self.symbol}`", code=CODE,
+                f"the library `{self.library}` has no function `{self.symbol}`",
+                code=CODE,
                 help='C++ functions need `extern "C"`, and none may be `static`',
-            )  # fmt: skip
+            )
 
     def arguments(
         self, names: Sequence[str], types: Sequence[Type | None], values: Mapping[str, Any]
@@ -120,9 +121,11 @@ class CKernel:
                 _SAME_BYTES.get(type_.dtype.name),
             ):
                 raise Invalid(
-                    f"`{self.symbol}` takes `{p.name}` as {p.type}, and it is {type_.dtype.name}", code=CODE,
-                    note=self.prototype, help="cast it, or give the operator a `body` for other types",
-                )  # fmt: skip
+                    f"`{self.symbol}` takes `{p.name}` as {p.type}, and it is {type_.dtype.name}",
+                    code=CODE,
+                    note=self.prototype,
+                    help="cast it, or give the operator a `body` for other types",
+                )
             return f"tensor {p.type} {at[p.name]}"
         found = _size_of(p, list(at))
         if found is not None:
@@ -184,9 +187,10 @@ def parse_prototype(library: str, text: str) -> CKernel:
     found = re.fullmatch(r"\s*(?:extern\s+)?(int|void)\s+(\w+)\s*\(([^()]*)\)\s*;?\s*", text)
     if found is None:
         raise Invalid(
-            f"the prototype `{text.strip()}` is not understood", code=CODE,
+            f"the prototype `{text.strip()}` is not understood",
+            code=CODE,
             help="such as `int scale(const float *x, int64_t x_size, float factor, float *y)`; it returns int or void",
-        )  # fmt: skip
+        )
     parameters = tuple(_parameter(p) for p in found[3].split(",")) if found[3].strip() not in ("", "void") else ()
     return CKernel(library, " ".join(text.split()), found[2], parameters, found[1] == "int")
 

@@ -122,9 +122,10 @@ class _Image:
         """What code asks `__tls_get_addr` for: each has two words in the table of addresses."""
         found = [
             self._thread_local(o, r)
-            for o in self.objects for r in o.relocations
+            for o in self.objects
+            for r in o.relocations
             if r.kind in (*self.processor.thread_local, *self.processor.thread_block)
-        ]  # fmt: skip
+        ]
         return list(dict.fromkeys(found))
 
     def _thread_local(self, o: ObjectFile, r: Relocation) -> _ThreadLocal:
@@ -145,9 +146,11 @@ class _Image:
     def place(self) -> None:
         """Give all sections and tables their addresses."""
         listed, imports = self._listed(), len(self.imports)
-        loaded = imports + len(self.threaded) + sum(
-            r.kind == self.processor.absolute for o in self.objects for r in o.relocations
-        )  # fmt: skip
+        loaded = (
+            imports
+            + len(self.threaded)
+            + sum(r.kind == self.processor.absolute for o in self.objects for r in o.relocations)
+        )
         count = 1 + imports + len(listed)
         self.segments = 4 + bool(self.threads)
         self.dynsym_at = _align(_HEADER + _SEGMENT * self.segments, 8)

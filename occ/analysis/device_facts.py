@@ -36,12 +36,14 @@ def device_facts(m: Manifest, labels: Mapping[str, str], files: Mapping[str, byt
         "ge_operators": m.summary.get("ge_operators", {}),
         "on_the_cpu": m.summary.get("cpu_operators", []),
         **{k: m.summary[k] for k in ("kernel_tables", "units", "ai_cpu") if k in m.summary},
-        "placed": {p.name: json.loads(files[name]) for p in m.parts if (name := f"device/{p.name}.units.json") in files},
+        "placed": {
+            p.name: json.loads(files[name]) for p in m.parts if (name := f"device/{p.name}.units.json") in files
+        },
         "gears": [line for p in m.parts for line in _gears(p, labels)],
         "ranges": [line for p in m.parts for line in _ranges(p, labels)],
         "estimates": [f"{e['part']}: {e['text']}" for e in m.summary.get("estimates", ()) if "text" in e],
         "atc": [shlex.join(p.command) for p in m.parts if not p.om],
-    }  # fmt: skip
+    }
 
 
 def _part(p: DevicePart) -> str:

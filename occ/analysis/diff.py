@@ -210,9 +210,11 @@ def compared(
     found.rows = _rows(ours, theirs, allowed)
     if against == "onnxruntime":
         found.rows, found.verdict = judged(
-            found.rows, lambda others: _rows(ours, others, allowed),
-            lambda: oracle(whole, PLAIN, names, given, settings), lambda: oracle(whole, "interp", names, given, settings),
-        )  # fmt: skip
+            found.rows,
+            lambda others: _rows(ours, others, allowed),
+            lambda: oracle(whole, PLAIN, names, given, settings),
+            lambda: oracle(whole, "interp", names, given, settings),
+        )
     found.outputs = len(found.rows)
     if node is not None:
         found.rows += _node_rows(model, settings, against, given, allowed, node, simulate=simulate)

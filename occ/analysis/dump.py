@@ -160,12 +160,14 @@ def _json(m: Module) -> str:
 
     ops = [
         {
-            "op": op.name, "operands": [None if v is None else v.name for v in op.operands],
+            "op": op.name,
+            "operands": [None if v is None else v.name for v in op.operands],
             "results": [{"name": r.name, "type": None if r.type is None else str(r.type)} for r in op.results],
-            "attrs": {k: attr_text(v) for k, v in op.attrs.items()}, "nodes": list(op.loc.nodes),
+            "attrs": {k: attr_text(v) for k, v in op.attrs.items()},
+            "nodes": list(op.loc.nodes),
         }
         for op in m.walk()
-    ]  # fmt: skip
+    ]
     record = {
         "name": m.name, "stage": m.stage, "target": m.target,
         "inputs": [{"name": a.name, "type": str(a.type)} for a in m.main.args], "outputs": m.main.result_names,

@@ -104,12 +104,14 @@ def _model(source: Source) -> dict[str, Any]:
     m = load_module(source)
     weights = sum(w.data.nbytes for w in m.weights.values())
     facts = {
-        "model": m.name, "stage": m.stage,
-        "inputs": [f"{a.name}: {a.type}" for a in m.main.args], "outputs": [],
+        "model": m.name,
+        "stage": m.stage,
+        "inputs": [f"{a.name}: {a.type}" for a in m.main.args],
+        "outputs": [],
         "dims": [i.label if i.label == i.symbol.name else f"{i.symbol.name}: {i.label}" for i in m.symbols.values()],
         "operators": dict(Counter(op.name for op in m.walk() if op.name != "yield").most_common()),
         "weights": f"{len(m.weights)}, {weights} bytes",
-    }  # fmt: skip
+    }
     return facts | {"outputs": _outputs(m, source)}
 
 

@@ -67,19 +67,25 @@ def _of_onnx(model: Any) -> list[Node]:
     types |= dict(zip(known.main.result_names, (str(v.type) for v in known.main.results), strict=True))
     return [
         Node(
-            n.name, f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type, tuple(n.input),
-            tuple(n.output), tuple(types.get(o, "") for o in n.output),
+            n.name,
+            f"{n.domain}.{n.op_type}" if n.domain not in ("", "ai.onnx") else n.op_type,
+            tuple(n.input),
+            tuple(n.output),
+            tuple(types.get(o, "") for o in n.output),
         )
         for n in whole.graph.node
-    ]  # fmt: skip
+    ]
 
 
 def _op(op: Any) -> Node:
     results = [r for r in op.results if r is not None]
     return Node(
-        ", ".join(op.loc.nodes), op.name, tuple("" if o is None else o.name for o in op.operands),
-        tuple(r.name for r in results), tuple(str(r.type) for r in results),
-    )  # fmt: skip
+        ", ".join(op.loc.nodes),
+        op.name,
+        tuple("" if o is None else o.name for o in op.operands),
+        tuple(r.name for r in results),
+        tuple(str(r.type) for r in results),
+    )
 
 
 def _steps(path: str) -> list[Node]:

@@ -207,7 +207,9 @@ def _memory(m: Manifest, given: Mapping[str, np.ndarray]) -> list[dict[str, int]
     sizes = {e: n for i in m.inputs if i.name in given for e, n in zip(i.shape, np.shape(given[i.name]), strict=False) if isinstance(e, str)}  # fmt: skip
     arena = [s for s in m.plan.storages if s.kind == "arena" and is_known(s.size, sizes)]
     each = [evaluate(s.size, sizes) for s in arena]
-    offsets = [s.offset for s in arena] if m.plan.arena >= 0 else assign_offsets(each, [(s.first, s.last) for s in arena])[0]  # fmt: skip
+    offsets = (
+        [s.offset for s in arena] if m.plan.arena >= 0 else assign_offsets(each, [(s.first, s.last) for s in arena])[0]
+    )
     return [
         {"bytes": n, "offset": offset, "first": s.first, "last": s.last}
         for s, n, offset in zip(arena, each, offsets, strict=True)

@@ -14,13 +14,19 @@ from occ.cli.console import json_line
 @click.command("cache")
 @click.option("--clear", is_flag=True, help="Remove everything in it.")
 @click.option(
-    "--export", "to", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE",
+    "--export",
+    "to",
+    type=click.Path(dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Write its kernels and tools to a file, for other machines of this kind.",
-)  # fmt: skip
+)
 @click.option(
-    "--import", "of", type=click.Path(exists=True, dir_okay=False, path_type=Path), metavar="FILE",
+    "--import",
+    "of",
+    type=click.Path(exists=True, dir_okay=False, path_type=Path),
+    metavar="FILE",
     help="Take in what another cache has exported; each entry is checked.",
-)  # fmt: skip
+)
 @options.as_json
 def command(clear: bool, to: Path | None, of: Path | None, as_json: bool) -> None:
     """Show the location and size of the build cache, clear it, or share its kernels as a file.

@@ -21,8 +21,10 @@ from occ.generation.embedding_folder import POOLINGS
 @click.option("--query", help="Score how well each text answers this, with the folder of a reranker.")
 @click.option("--prompt", default="", help="What to put before each text, or the name of a prompt of the folder.")
 @click.option(
-    "--pooling", type=click.Choice(POOLINGS), help="How one vector is made of those of the tokens; by default as the folder says.",
-)  # fmt: skip
+    "--pooling",
+    type=click.Choice(POOLINGS),
+    help="How one vector is made of those of the tokens; by default as the folder says.",
+)
 @click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Texts of a run.")
 @click.option("--output", "-o", type=options.OutPath(), help="An .npy file for the vectors, instead of lines of JSON.")
 @options.target

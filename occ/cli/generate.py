@@ -17,9 +17,11 @@ from occ.cli.console import say
 @click.command("generate")
 @click.argument("model", metavar="DIR")
 @click.option(
-    "--prompt", "prompts", multiple=True,
+    "--prompt",
+    "prompts",
+    multiple=True,
     help="The text to continue. Several are continued together, and written as lines of JSON in the end.",
-)  # fmt: skip
+)
 @click.option(
     "--tokens", multiple=True, metavar="ID,ID,...", help="Tokens to continue, for a folder without a tokenizer."
 )
@@ -61,18 +63,23 @@ from occ.cli.console import say
 @click.option("--seed", type=int, default=0, show_default=True, help="Of chance; the same seed gives the same text.")
 @click.option("--stop", multiple=True, metavar="TEXT", help="A text at which to end.")
 @click.option(
-    "--num-beams", type=click.IntRange(1), default=1, show_default=True,
+    "--num-beams",
+    type=click.IntRange(1),
+    default=1,
+    show_default=True,
     help="Continuations to follow at a time; above 1 the most probable one is written, whole.",
-)  # fmt: skip
+)
 @click.option(
-    "--batch-size", type=click.IntRange(1),
+    "--batch-size",
+    type=click.IntRange(1),
     help="Of several prompts so many in one run; by default 8, or 1 where the model cannot do that.",
-)  # fmt: skip
+)
 @click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens that the cache has room for.")
 @click.option(
-    "--adapter", type=click.Path(path_type=Path),
+    "--adapter",
+    type=click.Path(path_type=Path),
     help="The folder of a LoRA adapter of peft, to add to the weights of a .gguf file or of a folder of safetensors.",
-)  # fmt: skip
+)
 @options.threads
 def command(
     model: str, prompts: tuple[str, ...], tokens: tuple[str, ...], chat: bool, max_new_tokens: int, greedy: bool,
@@ -104,9 +111,10 @@ def command(
             click.echo(json.dumps({"prompt": asked, "text" if prompts else "tokens": text}, ensure_ascii=False))
     else:
         _write(
-            lm.generate(given[0], max_new_tokens, num_beams=num_beams, **how) if num_beams > 1
+            lm.generate(given[0], max_new_tokens, num_beams=num_beams, **how)
+            if num_beams > 1
             else lm.stream(given[0], max_new_tokens, **how)
-        )  # fmt: skip
+        )
     seconds = time.perf_counter() - start
     say(f"{len(made)} tokens in {seconds:.2f} s on {lm.session.threads} thread{'s' if lm.session.threads > 1 else ''}")
 

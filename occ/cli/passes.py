@@ -119,8 +119,10 @@ class Looking:
     def settings(self, validator: Validate | None) -> dict[str, Any]:
         """Fields of `Settings`."""
         return {
-            "listeners": self.listeners(validator), "stop_after": self.stop_after, "limit": self.bisect_limit,
-        }  # fmt: skip
+            "listeners": self.listeners(validator),
+            "stop_after": self.stop_after,
+            "limit": self.bisect_limit,
+        }
 
     def report(
         self,

@@ -33,9 +33,12 @@ if TYPE_CHECKING:
 )
 @click.option("--max-request", type=click.IntRange(1), default=256, show_default=True, help="MiB of a request.")
 @click.option(
-    "--max-waiting", type=click.IntRange(0), default=256, show_default=True,
+    "--max-waiting",
+    type=click.IntRange(0),
+    default=256,
+    show_default=True,
     help="Requests to a language model that may wait; more are answered with 429.",
-)  # fmt: skip
+)
 @click.option(
     "--api-key",
     envvar="OCC_API_KEY",

@@ -76,9 +76,10 @@ class Claims:
     def groups(self, facts: GraphFacts) -> Iterator[tuple[list[int], Path]]:
         """Groups with their artifacts: all that can be compiled; where that fails, without what the data decide."""
         ours = policy.with_known_ranks(
-            facts.nodes, {k for k, n in enumerate(facts.nodes) if k not in facts.opaque and policy.supported(n)},
+            facts.nodes,
+            {k for k, n in enumerate(facts.nodes) if k not in facts.opaque and policy.supported(n)},
             lambda n: n in facts.weights or facts.has_rank(n),
-        )  # fmt: skip
+        )
         for group in self._worth(facts, ours):
             made = self._artifact(facts, group)
             if made == PENDING:

@@ -266,9 +266,12 @@ def _weights_alone(floats: ModelProto, original: ModelProto, asked: Quantization
     floats.CopyFrom(plain.model)
     left = named(floats.graph, original.graph, asked.keep)
     quantizer = MatMulNBitsQuantizer(
-        plain.model, BITS[asked.weights], asked.block, nodes_to_exclude=left,
+        plain.model,
+        BITS[asked.weights],
+        asked.block,
+        nodes_to_exclude=left,
         op_types_to_quantize=tuple(asked.operators) or None,
-    )  # fmt: skip
+    )
     quantizer.process()
     return _Coded(floats, cast(Any, quantizer.model).model, left)
 

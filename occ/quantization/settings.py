@@ -54,8 +54,11 @@ CPU = Form((*_PRODUCTS, *_BETWEEN), signed=False, options=(("MatMulConstBOnly", 
 # AMCT quantises the operands of convolutions and of products with constants; AscendQuant has `int8` codes, and a zero point of 0
 # leaves nothing to take out of the sums (docs/ascend.md, "Quantised models").
 ASCEND = Form(
-    (*_PRODUCTS, "AveragePool", "MaxPool", "Relu"), signed=True, device=True, options=(("ActivationSymmetric", True), ("MatMulConstBOnly", True)),
-)  # fmt: skip
+    (*_PRODUCTS, "AveragePool", "MaxPool", "Relu"),
+    signed=True,
+    device=True,
+    options=(("ActivationSymmetric", True), ("MatMulConstBOnly", True)),
+)
 
 
 def form_of(target: str) -> Form:
@@ -94,8 +97,10 @@ class QuantizationRequest:
             CompileError: OCC0603.
         """
         for name, value, known in (
-            ("weights", self.weights, (None, *BITS)), ("method", self.method, tuple(METHODS)), ("block", self.block, BLOCKS),
-        ):  # fmt: skip
+            ("weights", self.weights, (None, *BITS)),
+            ("method", self.method, tuple(METHODS)),
+            ("block", self.block, BLOCKS),
+        ):
             if value not in known:
                 choices = ", ".join(str(k) for k in known if k is not None)
                 raise error("OCC0603", f"{name} is {value!r}", help=f"it takes {choices}")

@@ -74,9 +74,11 @@ def constant_numbers(gm: Any) -> tuple[int, ...]:
     places = [n for n in gm.graph.nodes if n.op == "placeholder"]
     sizes = {str(d) for n in places for d in getattr(n.meta.get("example_value"), "shape", ())}
     return tuple(
-        k for k, n in enumerate(places)
-        if (_is_number(n) and not all(map(_computes, n.users))) or (_is_size(n) and str(n.meta["example_value"]) not in sizes)
-    )  # fmt: skip
+        k
+        for k, n in enumerate(places)
+        if (_is_number(n) and not all(map(_computes, n.users)))
+        or (_is_size(n) and str(n.meta["example_value"]) not in sizes)
+    )
 
 
 def _is_size(node: Any) -> bool:

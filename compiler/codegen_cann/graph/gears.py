@@ -22,9 +22,10 @@ def _unknown(m: Module, axes: Sequence[int] | None = None) -> list[Sym]:
             if isinstance(d, Sym):
                 if axes is not None and k not in axes:
                     raise error(
-                        "OCC0305", f"axis {k} of the input `{shorten(arg.name)}` is symbolic too",
+                        "OCC0305",
+                        f"axis {k} of the input `{shorten(arg.name)}` is symbolic too",
                         help="fix it with --dim or --shape, or use `dynamic_dims`",
-                    )  # fmt: skip
+                    )
                 found.append(d)
     return found
 
@@ -47,9 +48,10 @@ def gears(m: Module, options: AscendOptions) -> list[dict[str, int]]:
         extents = _unknown(m, (2, 3) if key == "dynamic_image_size" else None)
     if not extents or any(len(row) != len(extents) for row in rows):
         raise error(
-            "OCC0603", f"`{key}={shorten(given)}` does not fit the symbolic extents of the inputs: {', '.join(map(str, extents)) or 'none'}",
+            "OCC0603",
+            f"`{key}={shorten(given)}` does not fit the symbolic extents of the inputs: {', '.join(map(str, extents)) or 'none'}",
             help="give one value for each, in this order, and `;` between gears",
-        )  # fmt: skip
+        )
     return _checked(key, given, [_gear(key, extents, row) for row in rows])
 
 

@@ -131,9 +131,10 @@ def listed(path: str) -> frozenset[str]:
         lines = Path(path).read_text("utf-8").splitlines()
     except (OSError, UnicodeDecodeError) as e:
         raise error(
-            "OCC0603", f"option `keep_dtype`: the file `{shorten(path, 200)}` cannot be read: {e}",
+            "OCC0603",
+            f"option `keep_dtype`: the file `{shorten(path, 200)}` cannot be read: {e}",
             help="it takes `auto`, `off`, or a file with a name of a node, or `OpType::Log`, in each line",
-        ) from None  # fmt: skip
+        ) from None
     return frozenset(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 
 

@@ -96,7 +96,9 @@ def _needed(
     found: list[tuple[Operand | None, set[str]]] = []
     for k, (name, dtype) in enumerate(tensors):
         if dtype:
-            found.append((_operand(operands, name, k), types_for(dtype, precision if node.type not in _EXACT else "origin")))  # fmt: skip
+            found.append(
+                (_operand(operands, name, k), types_for(dtype, precision if node.type not in _EXACT else "origin"))
+            )
     return found
 
 
@@ -104,7 +106,9 @@ def types_for(dtype: str, precision: str) -> set[str]:
     """The types that a kernel may have what a graph has in one: modes but `origin` take another floating-point type."""
     if dtype not in FLOATS or precision == "origin":
         return {dtype}
-    return {dtype, "FLOAT", "BF16" if precision == "mixed_bfloat16" else "FLOAT16"} - ({"BF16"} if dtype == "FLOAT16" else set())  # fmt: skip
+    return {dtype, "FLOAT", "BF16" if precision == "mixed_bfloat16" else "FLOAT16"} - (
+        {"BF16"} if dtype == "FLOAT16" else set()
+    )
 
 
 def _operand(operands: Sequence[Operand], name: str, position: int) -> Operand | None:
@@ -253,7 +257,7 @@ _DECIDED: tuple[tuple[str, tuple[str, ...], bool, tuple[tuple[str, str], ...]], 
     *((op, _NEW, False, (_INT8,)) for op in ("MatMulV2", "BatchMatMulV2")),
     *((op, _NEW, True, (_WIDE, _HALF, _FULL)) for op in ("MatMulV2", "BatchMatMulV2")),
     *((op, ("910b",), True, (_BRAIN,)) for op in ("MatMulV2", "BatchMatMulV2")),
-)  # fmt: skip
+)
 _PORTS = {"Conv2D": ("x", "filter")}
 
 

@@ -119,9 +119,11 @@ def _rotary(e: Emitter, op: Op, x: Ref, cos: Ref, sin: Ref, positions: Ref | Non
         double_cos, double_sin = (joined(e, [c, c], len(heads.shape) - 1) for c in (cos, sin))
         if (made := embedded(e, heads, double_cos, double_sin, middle)) is not None:
             return e.reshape(made, x.shape)
-    first, second = (_cut(e, heads, 0, dim, 2), _cut(e, heads, 1, dim, 2)) if a.interleaved else (
-        _cut(e, heads, 0, dim // 2), _cut(e, heads, dim // 2, dim)
-    )  # fmt: skip
+    first, second = (
+        (_cut(e, heads, 0, dim, 2), _cut(e, heads, 1, dim, 2))
+        if a.interleaved
+        else (_cut(e, heads, 0, dim // 2), _cut(e, heads, dim // 2, dim))
+    )
     one = e.op("Sub", e.op("Mul", cos, first, out=first.desc), e.op("Mul", sin, second, out=first.desc))
     two = e.op("Add", e.op("Mul", sin, first, out=first.desc), e.op("Mul", cos, second, out=first.desc))
     last = len(heads.shape) - 1

@@ -134,5 +134,6 @@ def _rows(e: Emitter, table: np.ndarray, at: Ref) -> Ref:
 
 
 ROWS: dict[str, Row] = {
-    "com.microsoft.MatMulNBits": _matmul_nbits, "com.microsoft.GatherBlockQuantized": _gather,
-}  # fmt: skip
+    "com.microsoft.MatMulNBits": _matmul_nbits,
+    "com.microsoft.GatherBlockQuantized": _gather,
+}

@@ -43,13 +43,18 @@ class Chip:
 
 _OLDER = frozenset({"STRING", "BF16"})
 _NEWER = Chip(
-    block_products=True, attention="FusedInferAttentionScore", boxes=2**31 - 1,
-)  # fmt: skip
+    block_products=True,
+    attention="FusedInferAttentionScore",
+    boxes=2**31 - 1,
+)
 CHIPS: dict[str, Chip] = {
-    "ascend310": Chip(_OLDER, boxes=700), "ascend310b": Chip(_OLDER, boxes=700),
+    "ascend310": Chip(_OLDER, boxes=700),
+    "ascend310b": Chip(_OLDER, boxes=700),
     "ascend310p": Chip(_OLDER, attention="PromptFlashAttention", boxes=700),
-    "ascend910": Chip(_OLDER, boxes=700), "ascend910b": _NEWER, "ascend910_93": _NEWER,
-}  # fmt: skip
+    "ascend910": Chip(_OLDER, boxes=700),
+    "ascend910b": _NEWER,
+    "ascend910_93": _NEWER,
+}
 # The largest sizes that kernels take: those of a convolution, operands of a Concat or results of a Split.
 FILTER, STRIDE, PAD, DILATION = 255, 63, 255, 255
 WINDOW = 255  # elements of a pooling window

@@ -42,9 +42,12 @@ def _if(e: Emitter, op: Op, cond: Ref, *captures: Ref | None) -> tuple[Ref, ...]
 
 
 def _while(
-    e: Emitter, name: str, start: Sequence[Ref], cond: Callable[[Emitter, list[Ref]], Ref],
+    e: Emitter,
+    name: str,
+    start: Sequence[Ref],
+    cond: Callable[[Emitter, list[Ref]], Ref],
     body: Callable[[Emitter, list[Ref]], Sequence[Ref]],
-) -> tuple[Ref, ...]:  # fmt: skip
+) -> tuple[Ref, ...]:
     """A While over a state; returns the last one."""
     outs = [Desc(r.dtype, r.shape) for r in start]
     test = e.child(f"{name}.cond", outs)

@@ -126,5 +126,8 @@ def _taken(e: Emitter, x: Ref, at: Ref) -> Ref:
 
 
 ROWS: dict[str, Row] = {
-    "Compress": _compress, "NonMaxSuppression": _boxes, "NonZero": _non_zero, "Unique": _unique,
-}  # fmt: skip
+    "Compress": _compress,
+    "NonMaxSuppression": _boxes,
+    "NonZero": _non_zero,
+    "Unique": _unique,
+}

@@ -97,6 +97,8 @@ def _one_place_of_a_reshape(const: Node, values: Sequence[np.ndarray], readers: 
 
 def _differs(node: Node) -> CompileError:
     return error(
-        "OCC0305", f"`{node.type}` depends on the symbolic extents in a way that one graph cannot express",
-        where=shorten(", ".join(node.source) or node.name), help="build for fixed extents with --dim or --shape",
-    )  # fmt: skip
+        "OCC0305",
+        f"`{node.type}` depends on the symbolic extents in a way that one graph cannot express",
+        where=shorten(", ".join(node.source) or node.name),
+        help="build for fixed extents with --dim or --shape",
+    )

@@ -165,6 +165,8 @@ def _matmul_integer(e: Emitter, op: Op, x: Ref, y: Ref, xz: Ref | None = None, y
 
 
 ROWS: dict[str, Row] = {
-    "DequantizeLinear": _dequantize, "DynamicQuantizeLinear": _dynamic_quantize, "MatMulInteger": _matmul_integer,
+    "DequantizeLinear": _dequantize,
+    "DynamicQuantizeLinear": _dynamic_quantize,
+    "MatMulInteger": _matmul_integer,
     "QuantizeLinear": _quantize,
-}  # fmt: skip
+}

@@ -51,7 +51,9 @@ def fits(op: Op, table: KernelTable, precision: str) -> bool:
     return half and not (isinstance(steps, int) and steps < _FEWEST_STEPS)
 
 
-def _lstm(e: Emitter, op: Op, x: Ref, w: Ref, r: Ref, b: Ref | None = None, _: Ref | None = None, *states: Ref | None) -> tuple[Ref, ...]:  # fmt: skip
+def _lstm(
+    e: Emitter, op: Op, x: Ref, w: Ref, r: Ref, b: Ref | None = None, _: Ref | None = None, *states: Ref | None
+) -> tuple[Ref, ...]:
     h, c = (*states, None, None)[:2]
 
     def run(forward: Ref, k: int) -> tuple[Ref, Ref]:
@@ -69,7 +71,9 @@ def _lstm(e: Emitter, op: Op, x: Ref, w: Ref, r: Ref, b: Ref | None = None, _: R
     return _directions(e, op, x, run)
 
 
-def _gru(e: Emitter, op: Op, x: Ref, w: Ref, r: Ref, b: Ref | None = None, _: Ref | None = None, h: Ref | None = None) -> tuple[Ref, ...]:  # fmt: skip
+def _gru(
+    e: Emitter, op: Op, x: Ref, w: Ref, r: Ref, b: Ref | None = None, _: Ref | None = None, h: Ref | None = None
+) -> tuple[Ref, ...]:
     def run(forward: Ref, k: int) -> tuple[Ref, Ref]:
         order, size = (0, 1, 2), r.shape[2]
         biases = np.zeros((2, 3 * size)) if b is None else _bias(b, k, 3, order)

@@ -82,9 +82,12 @@ def _max_roi_pool(e: Emitter, op: Op, x: Ref, rois: Ref) -> Ref:
     low = e.scalar(-65504.0 if x.dtype == "FLOAT16" else float(np.finfo(np.float32).min), x)
     rows, columns = (_covers(e, op, rois, k, s, b) for k, s, b in ((0, height, down), (1, width, across)))
     wide = e.op(
-        "SelectV2", e.reshape(rows, (n, 1, down, height, 1)), e.reshape(images, (n, c, 1, height, width)), low,
+        "SelectV2",
+        e.reshape(rows, (n, 1, down, height, 1)),
+        e.reshape(images, (n, c, 1, height, width)),
+        low,
         out=Desc(x.dtype, (n, c, down, height, width)),
-    )  # fmt: skip
+    )
     tall = e.reshape(reduced(e, "ReduceMax", wide, [3], keep=False), (n, c, down, 1, width))
     given = e.op(
         "SelectV2",

@@ -73,5 +73,7 @@ def _grid_sample(e: Emitter, op: Op, x: Ref, grid: Ref) -> Ref:
 
 
 ROWS: dict[str, Row] = {
-    "GridSample": _grid_sample, "NegativeLogLikelihoodLoss": _nll, "SoftmaxCrossEntropyLoss": _cross_entropy,
-}  # fmt: skip
+    "GridSample": _grid_sample,
+    "NegativeLogLikelihoodLoss": _nll,
+    "SoftmaxCrossEntropyLoss": _cross_entropy,
+}

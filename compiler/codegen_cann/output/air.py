@@ -46,8 +46,11 @@ def air(graph: Graph, inline_limit: int = INLINE_LIMIT) -> tuple[bytes, dict[str
     """
     outside = _outside(graph, inline_limit)
     message = {
-        "name": graph.name, "version": 1, "custom_version": "", "graph": [_graph(g, outside) for g in graph.all()],
-    }  # fmt: skip
+        "name": graph.name,
+        "version": 1,
+        "custom_version": "",
+        "graph": [_graph(g, outside) for g in graph.all()],
+    }
     return encode("ModelDef", message), {f: stored(n.value) for n, f in outside.items()}
 
 
@@ -68,9 +71,11 @@ def _graph(graph: Graph, outside: dict[Node, str]) -> Message:
     ops = [_op(n, k, outside.get(n)) for k, n in enumerate(graph.nodes)]
     ops.append(_net_output(graph, len(ops)))
     return {
-        "name": graph.name, "op": ops, "input": [f"{d.name}:0" for d in graph.data],
+        "name": graph.name,
+        "op": ops,
+        "input": [f"{d.name}:0" for d in graph.data],
         "output": [f"{r.node.name}:{r.index}" for r in graph.outputs],
-    }  # fmt: skip
+    }
 
 
 def _net_output(graph: Graph, number: int) -> Message:
@@ -104,9 +109,10 @@ def _op(node: Node, number: int, file: str | None) -> Message:
     if file is not None:
         kind, desc = "FileConstant", node.outputs[0]
         attrs |= {
-            "file_path": attribute("String", file), "shape": attribute("ListInt", desc.shape),
+            "file_path": attribute("String", file),
+            "shape": attribute("ListInt", desc.shape),
             "dtype": attribute("Type", desc.dtype),
-        }  # fmt: skip
+        }
     inputs = list(zip(node.input_names, node.inputs, strict=True))
     descs = [_input_desc(node, n, r) for n, r in inputs]
     made: dict[str, Any] = {
@@ -130,11 +136,13 @@ def _input_desc(node: Node, name: str, r: Ref | None) -> Message:
 def _desc(name: str, desc: Desc) -> Message:
     number = FORMATS[desc.format]
     attrs = {
-        "origin_format": attribute("String", desc.format), "origin_format_for_int": {"i": number},
-        "format_for_int": {"i": number}, "origin_shape_initialized": {"b": True},
+        "origin_format": attribute("String", desc.format),
+        "origin_format_for_int": {"i": number},
+        "format_for_int": {"i": number},
+        "origin_shape_initialized": {"b": True},
         "origin_shape": attribute("ListInt", desc.shape),
         "origin_data_type": attribute("String", serial_name(desc.dtype)),
-    }  # fmt: skip
+    }
     return {
         "name": name, "dtype": descriptor_number(desc.dtype), "shape": {"dim": desc.shape}, "layout": desc.format,
         "attr": attrs, "has_out_attr": True, "device_type": "NPU",

@@ -84,11 +84,13 @@ class _Writer:
         for g in reversed(list(self.root.all())):  # sub-graphs before the nodes that name them
             parts.append(self._graph(g))
         main = [
-            "int main(int argc, char **argv) {", "  if (argc > 1) folder = argv[1];",
+            "int main(int argc, char **argv) {",
+            "  if (argc > 1) folder = argv[1];",
             f"  ge::Graph graph = {self.functions[self.root.name]}();",
             f"  return graph.SaveToFile((folder + {literal('/' + self.root.name + '.air')}).c_str()) == ge::GRAPH_SUCCESS ? 0 : 1;",
-            "}", "",
-        ]  # fmt: skip
+            "}",
+            "",
+        ]
         return "\n".join([*parts, "\n".join(main)])
 
     def _graph(self, g: Graph) -> str:

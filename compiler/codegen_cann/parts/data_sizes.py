@@ -42,8 +42,11 @@ def _boxes(op: Op) -> Dim:
 
 # Operators of which the device reports how large their results are, with the upper bound of the size.
 MOST: dict[str, Callable[[Op], Dim]] = {
-    "Compress": _along, "NonMaxSuppression": _boxes, "NonZero": _non_zero, "Unique": _along,
-}  # fmt: skip
+    "Compress": _along,
+    "NonMaxSuppression": _boxes,
+    "NonZero": _non_zero,
+    "Unique": _along,
+}
 
 
 def _tensor(op: Op, k: int) -> TensorType:

@@ -47,9 +47,10 @@ def take_pictures(
         readers = [p for p in parts if arg in p.inputs]
         if len(readers) != 1 or not readers[0].on_device or arg in m.main.results:
             raise error(
-                "OCC0603", f"`aipp={options.aipp}`: the input `{name}` is not read by one part on the device alone",
+                "OCC0603",
+                f"`aipp={options.aipp}`: the input `{name}` is not read by one part on the device alone",
                 help="`occ check` says what the CPU runs; build with `-C cpu_fallback=off`",
-            )  # fmt: skip
+            )
         graph, rank = graphs[readers[0].name], readers[0].inputs.index(arg)
         node = graph.data[rank]
         if node.outputs[0].dtype not in FLOATS:

@@ -56,9 +56,10 @@ def adapted(d: Decoder, weights: Mapping[str, Stored], adapter: Path) -> dict[st
 
 def _refused(adapter: Path, why: str) -> CompileError:
     return error(
-        "OCC0109", f"the adapter `{shorten(str(adapter))}` cannot be added: {why}",
+        "OCC0109",
+        f"the adapter `{shorten(str(adapter))}` cannot be added: {why}",
         help="give the folder of a LoRA adapter of peft for this model, or merge it: `model.merge_and_unload()`",
-    )  # fmt: skip
+    )
 
 
 def _changes(adapter: Path) -> dict[str, Stored]:

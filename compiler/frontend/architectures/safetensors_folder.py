@@ -55,9 +55,10 @@ def read_safetensors(path: Path, adapter: Path | None = None) -> tuple[ModelProt
 
 def _refused(path: Path, why: str) -> CompileError:
     return error(
-        "OCC0109", f"the model of `{shorten(str(path))}` cannot be read: {why}",
+        "OCC0109",
+        f"the model of `{shorten(str(path))}` cannot be read: {why}",
         help=f"folders with weights of {', '.join(MODEL_TYPES)} are read; else export the model, such as with `optimum-cli export onnx`",
-    )  # fmt: skip
+    )
 
 
 def _object(path: Path) -> dict[str, Any]:

@@ -29,7 +29,7 @@ from occ.compiler.ir.te.expr import (
     minimum,
     not_equal,
     where,
-)  # fmt: skip
+)
 from occ.compiler.ir.te.function import Builder, Tensor
 
 Fn = Callable[..., Expr]

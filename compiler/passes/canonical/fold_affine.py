@@ -50,8 +50,11 @@ def scale_or_shift(op: Op, rw: Rewriter) -> bool:
         return False
     one, zero = np.ones(1), np.zeros(1)
     factor, shift = {
-        "Add": (one, value), "Sub": (one, -value), "Mul": (value, zero), "Div": (1 / value if op.name == "Div" else one, zero),
-    }[op.name]  # fmt: skip
+        "Add": (one, value),
+        "Sub": (one, -value),
+        "Mul": (value, zero),
+        "Div": (1 / value if op.name == "Div" else one, zero),
+    }[op.name]
     if op.name == "Div" and not np.all(np.isfinite(factor)):
         return False
     return _absorb(op, x, factor, shift, rw)

@@ -45,15 +45,19 @@ def _refuse(op: Op, ctx: Context) -> None:
     where = f"{shorten(ctx.source)}: {shorten(str(op.loc))}"
     if foreign := foreign_types(op):
         ctx.sink.error(
-            "OCC0302", f"target `{ctx.target.name}` has no kernels for the element type {foreign[0]}", where=where,
+            "OCC0302",
+            f"target `{ctx.target.name}` has no kernels for the element type {foreign[0]}",
+            where=where,
             help="without `-C deferred=off` the node is interpreted at run time",
-        )  # fmt: skip
+        )
         return
     ctx.sink.error(
-        "OCC0203", f"`{op.name}` has to be compiled at run time, which `-C deferred=off` forbids", where=where,
+        "OCC0203",
+        f"`{op.name}` has to be compiled at run time, which `-C deferred=off` forbids",
+        where=where,
         notes=[f"`{shorten(v.name, 60)}` is {v.type}" for v in op.inputs[:4]],
         help="give the input shapes with `--shape NAME=...`, so that more of the graph can be evaluated",
-    )  # fmt: skip
+    )
 
 
 def _defer(op: Op, rw: Rewriter) -> None:

@@ -95,10 +95,13 @@ def kernel_attrs(
     """
     if isinstance(kernel, CKernel):
         return {
-            "kernel": "c", "library": kernel.library, "digest": digest(library_bytes(kernel.library)),
-            "symbol": kernel.symbol, "arguments": kernel.arguments(names, types, values),
+            "kernel": "c",
+            "library": kernel.library,
+            "digest": digest(library_bytes(kernel.library)),
+            "symbol": kernel.symbol,
+            "arguments": kernel.arguments(names, types, values),
             "gives_code": kernel.gives_code,
-        }  # fmt: skip
+        }
     assert isinstance(kernel, HalideKernel), "te functions are bodies"
     present = tuple(n for n, t in zip(names, types, strict=True) if t is not None)
     return {"kernel": "halide", "source": kernel.source, "names": present}

@@ -186,9 +186,10 @@ def _alike(d: _Decision) -> Value | None:
     finds = [_of_all(d, found) for found in on_axes(shapes)]
     whole = d.sizes(d.b.op("common_shape", *operands), finds)
     spread = {
-        x: d.b.op("spread", x, whole) for x, own in zip(operands, shapes, strict=True)
+        x: d.b.op("spread", x, whole)
+        for x, own in zip(operands, shapes, strict=True)
         if any(n not in (1, m) for n, m in zip(own, finds[len(finds) - len(own) :], strict=True))
-    }  # fmt: skip
+    }
     return d.b.op(d.op.name, *(v and spread.get(v, v) for v in d.op.operands), **d.op.attrs)
 
 

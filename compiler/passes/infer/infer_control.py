@@ -172,10 +172,11 @@ def _one_each(given: Sequence[int] | None, count: int, name: str) -> Sequence[in
 def _sequence_map(inf: Inference, op: Op) -> list[Type | None]:
     (func,) = inf.m.called(op)
     types = [
-        v.type.elem if v is not None and isinstance(v.type, SequenceType) and k < len(op.operands) - op.attrs["captures"]
+        v.type.elem
+        if v is not None and isinstance(v.type, SequenceType) and k < len(op.operands) - op.attrs["captures"]
         else v and v.type
         for k, v in enumerate(op.operands)
-    ]  # fmt: skip
+    ]
     inner = [_inward(inf, func, k, t) for k, t in enumerate(types)]
     found = inf.function(func, inner, [None] * len(types))
     _count_fits(op, len(found))
@@ -183,8 +184,11 @@ def _sequence_map(inf: Inference, op: Op) -> list[Type | None]:
 
 
 _RULES: dict[str, Callable[[Inference, Op], list[Type | None]]] = {
-    "If": _if, "Loop": _loop, "Scan": _scan, "SequenceMap": _sequence_map,
-}  # fmt: skip
+    "If": _if,
+    "Loop": _loop,
+    "Scan": _scan,
+    "SequenceMap": _sequence_map,
+}
 
 
 def _count_fits(op: Op, n: int) -> None:

@@ -292,9 +292,11 @@ def _accepts(wanted: Attribute, value: Any) -> bool:
     if wanted.test is not None:
         return bool(wanted.test(value))
     if isinstance(wanted.value, (list, tuple)):
-        return isinstance(value, (list, tuple)) and len(value) == len(wanted.value) and all(
-            map(_equal_scalars, value, wanted.value)
-        )  # fmt: skip
+        return (
+            isinstance(value, (list, tuple))
+            and len(value) == len(wanted.value)
+            and all(map(_equal_scalars, value, wanted.value))
+        )
     return _equal_scalars(value, wanted.value)
 
 

@@ -54,9 +54,7 @@ def with_extents(f: TeFunc, put: Callable[[Dim], Dim], of: Callable[[Expr], Expr
     def stage(s: AnyStage) -> AnyStage:
         if isinstance(s, Scatter):
             target = tuple(map(of, s.target))
-            return replace(
-                s, axes=axes(s.axes), init=of(s.init), over=axes(s.over), target=target, value=of(s.value)
-            )  # fmt: skip
+            return replace(s, axes=axes(s.axes), init=of(s.init), over=axes(s.over), target=target, value=of(s.value))
         return replace(s, axes=axes(s.axes), expr=of(s.expr))
 
     return replace(

@@ -135,10 +135,13 @@ def _packed(b: GraphBuilder, qkv: Value, sizes: Sequence[int], mask: Value | Non
 @op(
     f"{DOMAIN}.Attention",
     signature=FormalSignature.of(
-        "input weights bias? mask_index? past? attention_bias? past_sequence_length?", "output present?",
-        qkv_hidden_sizes=None, rotary_embedding_dim=0, **_ATTENTION,
+        "input weights bias? mask_index? past? attention_bias? past_sequence_length?",
+        "output present?",
+        qkv_hidden_sizes=None,
+        rotary_embedding_dim=0,
+        **_ATTENTION,
     ),
-)  # fmt: skip
+)
 class Attention:
     """Self attention with one weight for queries, keys and values."""
 
@@ -153,9 +156,10 @@ class Attention:
     f"{DOMAIN}.QAttention",
     signature=FormalSignature.of(
         "input weight bias input_scale weight_scale mask_index? input_zero_point? weight_zero_point? past?",
-        "output present?", **_ATTENTION,
+        "output present?",
+        **_ATTENTION,
     ),
-)  # fmt: skip
+)
 class QAttention:
     """Attention whose first product is of quantised operands."""
 
@@ -196,7 +200,10 @@ class MultiHeadAttention:
                 x.tensor.dims[0], q.tensor.dims[0], "`MultiHeadAttention`: batches of queries, and of keys or values"
             )
         if bias is not None:
-            sizes = [q.tensor.dims[2], *(x.tensor.dims[1] * x.tensor.dims[3] if x.tensor.rank == 4 else x.tensor.dims[2] for x in (k, v))]  # fmt: skip
+            sizes = [
+                q.tensor.dims[2],
+                *(x.tensor.dims[1] * x.tensor.dims[3] if x.tensor.rank == 4 else x.tensor.dims[2] for x in (k, v)),
+            ]
             parts = split(b, bias, [int(s) for s in sizes], 0)
             q, k, v = (x if x.tensor.rank == 4 else b.Add(x, part) for x, part in zip((q, k, v), parts, strict=True))
         q, k, v = (to_heads(b, "MultiHeadAttention", x, a.num_heads) for x in (q, k, v))

@@ -27,8 +27,10 @@ class NGramRepeatBlock:
         equal_dims(ids.shape[0], scores.shape[0], "`NGramRepeatBlock`: rows of words and of scores")
         n, length, words = *ids.shape, scores.shape[1]
         t.check(
-            ids.shape, lambda i, j: (ids[i, j] >= 0) & (ids[i, j] < wrap(words)), "`NGramRepeatBlock` has a word outside of the scores"
-        )  # fmt: skip
+            ids.shape,
+            lambda i, j: (ids[i, j] >= 0) & (ids[i, j] < wrap(words)),
+            "`NGramRepeatBlock` has a word outside of the scores",
+        )
         starts = maximum(length - size + 1, 0)
         low, high = (literal(v, scores.dtype) for v in (-math.inf, math.inf))
 

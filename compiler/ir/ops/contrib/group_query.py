@@ -262,13 +262,15 @@ def _check(a: SimpleNamespace, k_scale: Tensor | None, v_scale: Tensor | None, n
         if kind not in ("NONE", "PER_TENSOR", "PER_CHANNEL") or (kind == "NONE") != (scale is None):
             raise Invalid(
                 f"`GroupQueryAttention` with {what}_quant_type={kind!r} and {'no ' if scale is None else ''}{what}_scale",
-                code="OCC0107", help="give a scale with PER_TENSOR or PER_CHANNEL, none with NONE",
-            )  # fmt: skip
+                code="OCC0107",
+                help="give a scale with PER_TENSOR or PER_CHANNEL, none with NONE",
+            )
     if (k_scale is None) != (v_scale is None) or (k_scale is not None and _bits(a) not in CODES):
         raise Invalid(
             f"`GroupQueryAttention` with a cache of {_bits(a)} bits, and scales of keys or values alone",
-            code="OCC0107", help="a cache has codes of 8 or 4 bits, in keys and values alike",
-        )  # fmt: skip
+            code="OCC0107",
+            help="a cache has codes of 8 or 4 bits, in keys and values alike",
+        )
     if not a.num_heads or not a.kv_num_heads or a.num_heads % a.kv_num_heads:
         what = f"`GroupQueryAttention` with num_heads={a.num_heads} and kv_num_heads={a.kv_num_heads}"
         raise Invalid(what, code="OCC0107", help="heads of queries are a multiple of those of keys")
@@ -300,8 +302,9 @@ def _bits(a: SimpleNamespace) -> int:
     return a.kv_cache_bit_width or 8
 
 
-def _projected(b: GraphBuilder, q: Value, k: Value | None, v: Value | None, norms: Sequence[Value | None],
-               a: SimpleNamespace) -> Sequence[Value]:  # fmt: skip
+def _projected(
+    b: GraphBuilder, q: Value, k: Value | None, v: Value | None, norms: Sequence[Value | None], a: SimpleNamespace
+) -> Sequence[Value]:
     """Queries, keys and values by heads, from one operand or three, queries and keys normalised where there are weights."""
     heads, groups = a.num_heads, a.kv_num_heads
     parts: Sequence[Value] = [x for x in (q, k, v) if x is not None]
@@ -323,8 +326,9 @@ def _turned(b: GraphBuilder, x: Value, cos: Value | None, sin: Value | None, at:
     return b.RotaryEmbedding(x, cos, sin, at, interleaved=a.rotary_interleaved, rotary_embedding_dim=size)
 
 
-def _scores(b: GraphBuilder, q: Value, k: Value, bias: Value | None, end: Value | None, offset: Value | None,
-            a: SimpleNamespace) -> Value:  # fmt: skip
+def _scores(
+    b: GraphBuilder, q: Value, k: Value, bias: Value | None, end: Value | None, offset: Value | None, a: SimpleNamespace
+) -> Value:
     """The masked scores, the lowest number where a key is masked."""
     scale = a.scale or head_scale(q, None, name="GroupQueryAttention")
     scores = scores_of(b, q, k, scale, name="GroupQueryAttention")

@@ -95,7 +95,7 @@ class ExpertProductOfBlocks:
 
 def _check_experts(
     x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, bits: int, block: int
-) -> None:  # fmt: skip
+) -> None:
     experts, n, width = codes.shape
     k = width * (8 // bits)
     equal_dims(x.shape[2], k, "weights of experts: inner extents")
@@ -160,8 +160,9 @@ def _hidden(b: GraphBuilder, x: Value, times: Product, a: SimpleNamespace) -> Va
     return y if third is None else b.Mul(y, third)
 
 
-def _mixture(b: GraphBuilder, x: Value, experts: Value, shares: Value, times: Callable[[Value], Product],
-             a: SimpleNamespace) -> Value:  # fmt: skip
+def _mixture(
+    b: GraphBuilder, x: Value, experts: Value, shares: Value, times: Callable[[Value], Product], a: SimpleNamespace
+) -> Value:
     """The sum of what the chosen experts make of each token, by their shares f32 `[R, k]`."""
     shape, kind = x.tensor.dims, x.tensor.dtype
     if x.tensor.rank not in (2, 3):
@@ -243,9 +244,11 @@ def _check_router(a: SimpleNamespace) -> None:
     f"{DOMAIN}.MoE",
     signature=FormalSignature.of(
         "input router_probs fc1_experts_weights fc1_experts_bias? fc2_experts_weights fc2_experts_bias? fc3_experts_weights?"
-        " fc3_experts_bias?", "output", **_ATTRIBUTES,
+        " fc3_experts_bias?",
+        "output",
+        **_ATTRIBUTES,
     ),
-)  # fmt: skip
+)
 class MoE:
     """A mixture of experts: the `k` best of `router_probs`, weighted by their softmax.
 

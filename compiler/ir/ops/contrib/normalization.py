@@ -77,9 +77,11 @@ class SkipSimplifiedLayerNormalization:
     f"{DOMAIN}.EmbedLayerNormalization",
     signature=FormalSignature.of(
         "input_ids segment_ids? word_embedding position_embedding segment_embedding? gamma beta mask? position_ids?",
-        "output mask_index? embedding_sum?", epsilon=1e-12, mask_index_type=0,
+        "output mask_index? embedding_sum?",
+        epsilon=1e-12,
+        mask_index_type=0,
     ),
-)  # fmt: skip
+)
 class EmbedLayerNormalization:
     """LayerNormalization of the sum of word, position and segment embeddings; the number of valid words of each row."""
 

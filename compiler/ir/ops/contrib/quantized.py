@@ -193,9 +193,10 @@ class QLinearWhere:
     signature=FormalSignature.of(
         "input_ids segment_ids? word position segment? gamma beta mask? word_scale position_scale segment_scale? "
         "gamma_scale beta_scale word_zero position_zero segment_zero? gamma_zero beta_zero",
-        "output mask_index?", epsilon=1e-12,
+        "output mask_index?",
+        epsilon=1e-12,
     ),
-)  # fmt: skip
+)
 class QEmbedLayerNormalization:
     """EmbedLayerNormalization of quantised tables and weights."""
 

@@ -106,8 +106,9 @@ class MRotaryEmbedding:
         if ids.rank != 3 or ids.dims[0] != 3 or len(sections) != 3 or a.mrope_layout not in (0, 1):
             raise Invalid(
                 f"`MRotaryEmbedding` with position_ids {ids}, mrope_section={sections} and mrope_layout={a.mrope_layout}",
-                code="OCC0107", help="positions are `[3, batch, sequence]`, with three sections, in layout 0 or 1",
-            )  # fmt: skip
+                code="OCC0107",
+                help="positions are `[3, batch, sequence]`, with three sections, in layout 0 or 1",
+            )
         angles = (b.section_angles(v, positions, sections=sections, turns=a.mrope_layout == 1) for v in (cos, sin))
         heads = a.num_heads
         if x.tensor.rank == 3 and not heads:

@@ -16,9 +16,11 @@ from occ.compiler.ir.te.roles import SAMPLES
 
 
 @op(
-    "deform_samples", reads="channels", writes="rows",
+    "deform_samples",
+    reads="channels",
+    writes="rows",
     own_attributes="kernel=ints strides=ints dilations=ints before=sizes shape=sizes parts=int offset_group=int",
-)  # fmt: skip
+)
 class DeformSamples:
     """Samples of a DeformConv: `out[n, p, q, part, tap, c]` of `x[n, channels, h, w]`.
 

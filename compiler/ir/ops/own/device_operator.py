@@ -9,9 +9,12 @@ from occ.compiler.ir.types import TensorType
 
 
 @op(
-    "device_operator", host="device_operator", pure=False, tags=("device",),
+    "device_operator",
+    host="device_operator",
+    pure=False,
+    tags=("device",),
     own_attributes="type=text attributes=text dtypes=texts ranks=ints dims=sizes",
-)  # fmt: skip
+)
 class DeviceOperator:
     """`type` with attributes in JSON; its results have the element types, the ranks, and in order the extents.
 

@@ -24,10 +24,11 @@ class Fuse:
 
 
 @op(
-    "foreign", region=True,
+    "foreign",
+    region=True,
     own_attributes="""kind=text kernel=text source=text? names=texts? library=text? digest=text? symbol=text? arguments=tuple?
         gives_code=bool? writes=int?""",
-)  # fmt: skip
+)
 class Foreign:
     """A kernel of a user; the region says what it computes. All that it reads is an operand, constants too."""
 

@@ -77,9 +77,12 @@ def _sums_in(w: Tensor) -> DType:
 
 
 @op(
-    "conv_dot", tags=("contraction",), reads="channels", writes="channels",
+    "conv_dot",
+    tags=("contraction",),
+    reads="channels",
+    writes="channels",
     own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int",
-)  # fmt: skip
+)
 class ConvDot:
     """An integer convolution with i32 sums, plus the correction `total` of each filter for zero points.
 

@@ -173,9 +173,11 @@ class Winograd:
         v = t.map([high, wide, n, tiles, c], rows_in, role=WINOGRAD["input"])
         out = u.shape[2]
         acc = t.sum(
-            [high, wide, n, tiles, out], [c],
-            lambda e, g, i, t_, o, r: f.in_acc(v[e, g, i, t_, r]) * f.in_acc(u[e * wide + g, r, o]), role=WINOGRAD["sum"],
-        )  # fmt: skip
+            [high, wide, n, tiles, out],
+            [c],
+            lambda e, g, i, t_, o, r: f.in_acc(v[e, g, i, t_, r]) * f.in_acc(u[e * wide + g, r, o]),
+            role=WINOGRAD["sum"],
+        )
         m = t.map([high, wide, n, tiles, out], lambda *i: acc[i], role=WINOGRAD["products"])
 
         def columns_out(i, ty, tx, y, g, o):

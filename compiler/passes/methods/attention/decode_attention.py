@@ -181,9 +181,7 @@ class _Decode:
         chunk = (parts.name, self._parts(parts))
         logits, head, block = self._logits(chunk)
         made = self._along(self.parts["out"], root=False) + self._queries() + logits
-        return [
-            *made, *self._scores(head, block), *self._softmax(chunk), *parts.directives, *self._sums(chunk)
-        ]  # fmt: skip
+        return [*made, *self._scores(head, block), *self._softmax(chunk), *parts.directives, *self._sums(chunk)]
 
     def _queries(self) -> list[Directive]:
         """Rows of all heads in order, at distances that are known: each would take a register of addresses else."""
