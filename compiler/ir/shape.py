@@ -70,7 +70,7 @@ def is_placeholder(d: Dim) -> bool:
 
 def depends_on_data(d: Dim) -> bool:
     """Whether an extent depends on the data of a run."""
-    return any(name.startswith("_") for name in symbols(d))
+    return isinstance(d, Sym) and any(s.name.startswith("_") for s in d.symbols)
 
 
 def surely_different(a: Dim, b: Dim) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cache, lru_cache, reduce
@@ -46,12 +46,13 @@ Monomial = tuple[tuple[Atom, int], ...]  # ((atom, power), ...), sorted; () is t
 class Sym:
     """A non-constant polynomial with integer coefficients. Build with `symbol` and arithmetic, never directly."""
 
-    __slots__ = ("_hash", "_weight", "terms")
+    __slots__ = ("_hash", "_symbols", "_weight", "terms")
 
     def __init__(self, terms: tuple[tuple[Monomial, int], ...]) -> None:
         self.terms = terms
         self._hash = hash(terms)
         self._weight = 0  # not counted yet
+        self._symbols: tuple[Symbol, ...] = ()  # not looked for yet: there is at least one
 
     def __reduce__(self) -> tuple[type[Sym], tuple[object, ...]]:
         return Sym, (self.terms,)  # hashes of names differ between processes
@@ -62,6 +63,13 @@ class Sym:
         if not self._weight:
             self._weight = sum(1 + sum(power * _atom_weight(atom) for atom, power in mono) for mono, _ in self.terms)
         return self._weight
+
+    @property
+    def symbols(self) -> tuple[Symbol, ...]:
+        """All symbols, in order of appearance; more than once where one name has two meanings."""
+        if not self._symbols:
+            self._symbols = tuple(dict.fromkeys(_symbols_in(self)))
+        return self._symbols
 
     def __hash__(self) -> int:
         return self._hash
@@ -278,19 +286,20 @@ def product(dims: Iterable[Dim]) -> Dim:
 def symbols(*dims: Dim) -> dict[str, Symbol]:
     """All symbols in the dims, by name, in order of appearance."""
     found: dict[str, Symbol] = {}
-
-    def visit(d: Dim) -> None:
-        for mono, _ in terms_of(d):
-            for atom, _ in mono:
-                if isinstance(atom, Symbol):
-                    found.setdefault(atom.name, atom)
-                else:
-                    for a in atom.args:
-                        visit(a)
-
     for d in dims:
-        visit(d)
+        if isinstance(d, Sym):
+            for s in d.symbols:
+                found.setdefault(s.name, s)
     return found
+
+
+def _symbols_in(d: Dim) -> Iterator[Symbol]:
+    for mono, _ in terms_of(d):
+        for atom, _ in mono:
+            if isinstance(atom, Symbol):
+                yield atom
+            else:
+                yield from symbols(*atom.args).values()
 
 
 def _text(d: Sym) -> str:

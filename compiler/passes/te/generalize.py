@@ -69,9 +69,11 @@ def generalized(f: TeFunc) -> General | None:
 def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
     """The function with dims instead of their products by numbers, where nothing becomes less certain."""
     made, factors = scaled(f, SMALL)
+    if not factors:
+        return f, {}
     known = symbols(*occurring(f.params, f.stages, f.results, f.checks))
     back = {n: k * monomial((known[n], 1)) for n, k in factors.items()}
-    if with_dims(made, lambda d: substitute(d, back)) != f or list(_uncertain(f, made)):
+    if with_dims(made, lambda d: substitute(d, back)) != f or list(_uncertain(f, _certain(f), made)):
         return f, {}
     return made, factors
 
@@ -79,13 +81,14 @@ def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
 def _with_sizes(f: TeFunc) -> General | None:
     """The function with further dims in the place of numbers."""
     kept: set[int] = set()
+    certain = _certain(f)
     for merged in (False, True):
         for _ in range(_TRIALS):
             made = _Sizes(f, frozenset(kept), merged=merged).general()
             known = dict(zip(made.function.dims[len(f.dims) :], made.values, strict=True))
             if bind_dims(made.function, known).without_notes() != f.without_notes():
                 break
-            lost = set(_uncertain(f, made.function))
+            lost = set(_uncertain(f, certain, made.function))
             if not lost:
                 return made if made.values else None
             if merged:
@@ -95,30 +98,39 @@ def _with_sizes(f: TeFunc) -> General | None:
     return None
 
 
-def _uncertain(f: TeFunc, g: TeFunc) -> Iterator[int]:
+def _certain(f: TeFunc) -> list[list[bool]]:
+    """For each index of each load of a stage, in order: whether it is surely within bounds."""
+    return [[within(i, extent, axes) for i, extent in reads] for reads, axes in (_reads(s, f) for s in f.stages)]
+
+
+def _uncertain(f: TeFunc, certain: Sequence[Sequence[bool]], g: TeFunc) -> Iterator[int]:
     """Extents whose reads were proved within bounds for the given sizes, and are not for any sizes.
 
     Also those of stages in other parts than before.
     """
-    for s, t in zip(f.stages, g.stages, strict=True):
+    for s, proved, t in zip(f.stages, certain, g.stages, strict=True):
         assert isinstance(s, TeStage)
         assert isinstance(t, TeStage)
-        extents = [a.extent for a in (*s.axes, *reduce_axes(s.expr))]
+        axes = _axes_of(s)
+        extents = [a.extent for a in axes]
         if len(parts(s)) != len(parts(t)):
             yield from (n for n in extents[len(s.axes) - 1 : len(s.axes)] if isinstance(n, int))
-        for (certain, extent, names), (still, _, _) in zip(_inside(s, f), _inside(t, g), strict=True):
-            if certain and not still:
-                read = [extent, *(a.extent for a in (*s.axes, *reduce_axes(s.expr)) if a.name in names)]
-                yield from (n for n in read if isinstance(n, int))
+        (old, _), (new, positions) = _reads(s, f), _reads(t, g)
+        for known, (i, extent), (j, wider) in zip(proved, old, new, strict=True):
+            if known and not within(j, wider, positions):
+                names = {x.name for x in walk(i) if isinstance(x, Index)}
+                yield from (n for n in (extent, *(a.extent for a in axes if a.name in names)) if isinstance(n, int))
 
 
-def _inside(s: TeStage, f: TeFunc) -> Iterator[tuple[bool, Dim, set[str]]]:
-    """For each index of each load: whether it is surely within bounds, the extent, and its axes."""
-    axes = axis_symbols((*s.axes, *reduce_axes(s.expr)))
+def _axes_of(s: AnyStage) -> tuple[Axis, ...]:
+    return (*s.axes, *reduce_axes(*s.exprs[:1]))
+
+
+def _reads(s: AnyStage, f: TeFunc) -> tuple[list[tuple[Expr, Dim]], Mapping[str, Dim]]:
+    """Each index of each load of a stage with the extent that it stays below, and its axes as symbols."""
     shapes = f.shapes
-    for n in loads(s.expr):
-        for i, extent in zip(n.index, shapes[n.source], strict=True):
-            yield within(i, extent, axes), extent, {x.name for x in walk(i) if isinstance(x, Index)}
+    found = [pair for n in loads(*s.exprs) for pair in zip(n.index, shapes[n.source], strict=True)]
+    return found, axis_symbols(_axes_of(s))
 
 
 def _is_known(facts: Sequence[AxisFacts]) -> bool:
@@ -261,7 +273,7 @@ class _Sizes:
         axes = self._axes(s)
         d = to_dim(self._lifted(i, s, n), axes)
         assert d is not None
-        last = {axis_symbol(a.name): self._extent(a) - 1 for a in self._listed(s)}
+        last = {axis_symbol(a.name): self._extent(a) - 1 for a in _axes_of(s)}
         top = substitute(d, last)
         more = self.number[root] - 1 - evaluate(top, self.values) if set(symbols(top)) <= set(self.values) else None
         if isinstance(top, int):
@@ -269,14 +281,11 @@ class _Sizes:
         elif more is not None and abs(more) <= _NEAR:
             self.size[root] = top + 1 + more
 
-    def _listed(self, s: AnyStage) -> tuple[Axis, ...]:
-        return (*s.axes, *reduce_axes(*s.exprs[:1]))
-
     def _extent(self, a: Axis) -> Dim:
         return self._dim((a.name, -1), a.extent)
 
     def _axes(self, s: AnyStage) -> Mapping[str, Dim]:
-        return axis_symbols(Axis(a.name, self._extent(a)) for a in self._listed(s))
+        return axis_symbols(Axis(a.name, self._extent(a)) for a in _axes_of(s))
 
     # numbers in expressions
 
@@ -313,7 +322,7 @@ class _Sizes:
         if isinstance(near, Load):
             slots += [(near.source, k) for k in range(len(near.index))]
         slots += reversed([(n.name, -1) for n in walk(near) if isinstance(n, Index)])
-        slots += reversed([(a.name, -1) for a in self._listed(s)])
+        slots += reversed([(a.name, -1) for a in _axes_of(s)])
         slots += [(n.source, k) for n in loads(*s.exprs) for k in range(len(n.index))]
         slots += reversed(self.parent)
         roots = list(dict.fromkeys(map(self._root, slots)))

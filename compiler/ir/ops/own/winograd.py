@@ -12,6 +12,7 @@ convolution; the usual points 0, +-1, +-2 lose four times as much.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cache
 from math import prod, sqrt
 
 import numpy as np
@@ -44,13 +45,18 @@ def size_of(kernel_shape: Sequence[int], points: int) -> int:
     return next(size for size in POINTS if prod(points_of(k, size) for k in kernel_shape) == points)
 
 
+@cache
 def input_rows(size: int = SIZE) -> np.ndarray:
-    """B^T, f64[6, 6]: row k has the coefficients of the product of (x - p) over the other points."""
+    """B^T, f64[6, 6]: row k has the coefficients of the product of (x - p) over the other points.
+
+    Made once for each size, and not to be written to.
+    """
     rows = np.zeros((size, size))
     for k in range(size):
         others = [p for j, p in enumerate(POINTS[size]) if j != k]
         coefficients = np.poly(others)[::-1]  # lowest power first
         rows[k, : len(coefficients)] = coefficients
+    rows.setflags(write=False)
     return rows
 
 
