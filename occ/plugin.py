@@ -7,7 +7,8 @@ A package that adds to occ imports from here and from `occ`. Everything else in 
 - operators and kernels: `operator`, `c_kernel`, `halide_kernel`, `te_kernel`; in bodies `where`, `literal`, `cast`, `minimum`, ...; `Layout`
   and `in_panels` for the layouts of weights
 - passes: `Pass`, `Context`, `Module`, `Op`, `Value`, `Rewriter`
-- targets: `Target`, `Build`, `Generated`, `Text`, `Options` and `option`, `pipelines` (those of occ), `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`
+- targets: `Target`, `Build`, `Generated`, `Text`, `Options` and `option`, `pipelines` (those of occ), `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`,
+  `entry_object` (the compiled plan, to be linked with the kernels), `link` (a linker for those who have none)
 - generators: the nodes of tensor expressions (`Binary`, `Load`, ...), `TeFunc` and its stages, sizes (`Sym`, `rebuild`)
 - messages: `error`, `CompileError`; `extensions` loads rule files and finds what is wrong with them
 """
@@ -53,6 +54,8 @@ from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_
 from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.value import Value
+from occ.compiler.native_entry.build import entry_object
+from occ.compiler.objects.elf import link
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
@@ -109,12 +112,14 @@ __all__ = [
     "call",
     "cast",
     "clamp",
+    "entry_object",
     "equal",
     "error",
     "extensions",
     "fusion",
     "halide_kernel",
     "in_panels",
+    "link",
     "literal",
     "loads",
     "manifest",

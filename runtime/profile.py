@@ -10,7 +10,7 @@ from typing import Any
 
 from occ.runtime.manifest import Manifest
 from occ.runtime.native.engine import NativeEngine
-from occ.runtime.native.frame import KernelCall
+from occ.runtime.native.host_steps import KernelRun
 from occ.runtime.session import Session
 
 WIDTH = 80  # columns of tables
@@ -150,9 +150,9 @@ def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profi
     session.run(inputs)
     blocks = timed_blocks(lambda: session.run(inputs), runs)
     cost = int(engine.call_cost() * 1e9)
-    observed: list[list[tuple[KernelCall, int, int]]] = []
+    observed: list[list[tuple[KernelRun, int, int]]] = []
     for _ in range(runs):
-        row: list[tuple[KernelCall, int, int]] = []
+        row: list[tuple[KernelRun, int, int]] = []
         engine.observer = lambda call, start, end, row=row: row.append((call, start, max(end - cost, start + 1)))
         try:
             session.run(inputs)
@@ -192,7 +192,7 @@ def spread_of(values: Sequence[float]) -> float:
     return (third - first) / middle
 
 
-def _event(samples: Sequence[tuple[KernelCall, int, int]], peak: float) -> Event:
+def _event(samples: Sequence[tuple[KernelRun, int, int]], peak: float) -> Event:
     call, start, _ = samples[-1]
     seconds = max(median(b - a for _, a, b in samples), 1) * 1e-9
     gflops = call.operations / seconds * 1e-9

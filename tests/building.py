@@ -8,7 +8,6 @@ import numpy as np
 import onnx
 import onnx.parser
 import onnx.reference
-import pytest
 from onnx import numpy_helper
 
 from occ.runtime.artifact import Artifact
@@ -32,14 +31,9 @@ def reference(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[
     return list(onnx.reference.ReferenceEvaluator(model).run(None, dict(inputs)))
 
 
-def entry_and_runner(artifact: Artifact, monkeypatch: pytest.MonkeyPatch) -> list[Session]:
-    """Sessions of one artifact on two threads: with the native entry, and with the Python runner."""
-    made: list[Session] = []
-    for choice in ("native", "python"):
-        monkeypatch.setenv("OCC_ENTRY", choice)
-        made.append(open_artifact(artifact, 2))
-    assert [s.engine._entry is not None for s in made] == [True, False]
-    return made
+def on_threads(artifact: Artifact) -> list[Session]:
+    """Sessions of one artifact on one thread and on two."""
+    return [open_artifact(artifact, threads) for threads in (1, 2)]
 
 
 def mlp(seed: int = 0, sizes: Sequence[int] = (8, 16, 4)) -> onnx.ModelProto:

@@ -24,6 +24,7 @@ from occ.compiler.ir.printer import te_text
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.native_entry.build import PACKAGES as ENTRY_PACKAGES
 from occ.compiler.native_entry.build import compile_entry
+from occ.compiler.native_entry.kernel_abi import KernelAbi
 from occ.compiler.objects.elf import LinkError, link
 from occ.compiler.objects.processors import arch_of
 from occ.runtime.manifest import Manifest
@@ -146,7 +147,7 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, machine: CodeM
         objects[f"{f.name}.o"] = known
     arch = arch_of(machine.name)
     assert arch is not None, "a machine that there is code for"
-    objects["entry.o"] = compile_entry(m, arch, ranged=True)[1]
+    objects["entry.o"] = compile_entry(m, arch, KernelAbi.RANGE)[1]
     try:
         return Built(link(*objects.values()), objects, took)
     except LinkError as e:

@@ -36,6 +36,9 @@ from occ.compiler.targets.target import Generated, Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.mapped import mapped_files
+from occ.runtime.native.call import ENTRY
+
+_NO_ENTRY = "a package links what `occ.plugin.entry_object` returns with its kernels; docs/guide-target.md says how"
 
 
 def _known(t: TensorType, dims: Mapping[str, int]) -> bool:
@@ -233,6 +236,8 @@ class Compilation:
         self.seconds["codegen"] = time.perf_counter() - start
         if linked and self.native is not None and not made.code:
             raise unlinked(made.manifest.machine)
+        if linked and made.manifest.engine == "native" and f"{ENTRY}\0".encode() not in made.code:
+            raise error("OCC0403", f"the code of target `{self.target.name}` has no native entry", help=_NO_ENTRY)
         made.manifest = replace(made.manifest, assumed=assumptions(self.broadcasts, self.places))
         made.files = {**made.files, **libraries(m), **self._special_libraries, **self.texts}
         return made

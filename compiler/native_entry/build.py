@@ -7,7 +7,9 @@ from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest, version_of
-from occ.compiler.objects.processors import Arch, arch_of
+from occ.compiler.diagnostics import error
+from occ.compiler.native_entry.kernel_abi import KernelAbi
+from occ.compiler.objects.processors import ARCHES, Arch, arch_of
 from occ.runtime.manifest import Manifest
 
 # What this folder imports is in these.
@@ -37,19 +39,37 @@ def entry_code(m: Manifest, store: Cache) -> EntryCode | None:
     made = EntryCode(store.path("tool", key, ".o"), store.path("tool", key, ".ll"))
     if store.has("tool", key, ".o") and store.has("tool", key, ".ll"):
         return made
-    text, compiled = compile_entry(m, arch, ranged=False)
+    text, compiled = compile_entry(m, arch, KernelAbi.HALIDE)
     store.put("tool", key, text.encode(), ".ll")
     store.put("tool", key, compiled, ".o")
     return made
 
 
-def compile_entry(m: Manifest, arch: Arch, *, ranged: bool) -> tuple[str, bytes]:
+def entry_object(m: Manifest) -> bytes:
+    """The object file of the native entry of a model whose kernels a package has made: `int NAME(void **args)` for each.
+
+    It is linked with them into the library of the artifact. It needs `memcpy`, `aligned_alloc` and `free` of the C library.
+
+    Args:
+        m: the manifest, for the machine that it names.
+
+    Raises:
+        CompileError: OCC0603 there is no code generator for that machine.
+    """
+    arch = arch_of(m.machine)
+    if arch is None:
+        known = ", ".join(a.name for a in ARCHES)
+        raise error("OCC0603", f"there are no native entries for the machine `{m.machine}`", help=f"machines: {known}")
+    return compile_entry(m, arch, KernelAbi.PLAIN)[1]
+
+
+def compile_entry(m: Manifest, arch: Arch, abi: KernelAbi) -> tuple[str, bytes]:
     """LLVM IR of `occ_model_facts` and of `occ_model_run`, and the object file of that.
 
     Args:
         m: the manifest.
         arch: the kind of machine.
-        ranged: kernels leave their parallel loop to their caller.
+        abi: of the kernels.
     """
     import llvmlite.binding as llvm
     from llvmlite import ir
@@ -58,7 +78,7 @@ def compile_entry(m: Manifest, arch: Arch, *, ranged: bool) -> tuple[str, bytes]
 
     module = ir.Module("occ")
     module.triple = arch.llvm
-    emit_entry(module, m, ranged=ranged, bits=arch.bits)
+    emit_entry(module, m, abi, arch.bits)
     text = str(module)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()

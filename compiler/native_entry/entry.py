@@ -21,6 +21,7 @@ from occ.compiler.native_entry.control import CONTROL_STEPS
 from occ.compiler.native_entry.data_sized_steps import HOST_STEPS
 from occ.compiler.native_entry.function_entries import emit_functions, run_routine
 from occ.compiler.native_entry.host_calls import HOST_CALLS
+from occ.compiler.native_entry.kernel_abi import KernelAbi
 from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.model_metadata import model_facts
 from occ.compiler.native_entry.output_shapes import Cases
@@ -32,26 +33,25 @@ from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I32, I64, PTR
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Manifest
-from occ.runtime.native.call import ABI, INPUTS, MOST_AXES, RANK_OF_VALUE, UNKNOWN, VERSION, symbol_names
+from occ.runtime.native.call import ABI, ENTRY, INPUTS, MOST_AXES, RANK_OF_VALUE, UNKNOWN, VERSION, symbol_names
 
-RUN = "occ_model_run"
 _COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # what a condition is, and when it does not hold
 
 
-def emit_entry(module: ir.Module, m: Manifest, *, ranged: bool, bits: int = 64) -> None:
+def emit_entry(module: ir.Module, m: Manifest, abi: KernelAbi, bits: int = 64) -> None:
     """Emit the facts of a model and its entry, if it can have one.
 
     Args:
         module: where to; kernels that it does not have are declared.
         m: the manifest.
-        ranged: kernels leave their parallel loop to their caller.
+        abi: of the kernels.
         bits: of an address.
     """
-    support = Support(module, Layout.of(bits), ranged=ranged)
+    support = Support(module, Layout.of(bits), abi)
     refusal = without_host(m)
     with suppress(Unsuitable):
         _emit(support, m, routines(m))
-    support.exported("occ_model_facts", model_facts(m, refusal=refusal, ranged=ranged))
+    support.exported("occ_model_facts", model_facts(m, refusal=refusal, abi=abi))
 
 
 def _emit(support: Support, m: Manifest, found: Sequence[Routine]) -> None:
@@ -68,7 +68,7 @@ def _emit(support: Support, m: Manifest, found: Sequence[Routine]) -> None:
         _Entry(support, m.at(k), made[name], support.internal(f"occ_special_{k}", ir.FunctionType(I32, [PTR]))).emit([])
         for k, name in enumerate(special)
     ]
-    function = ir.Function(support.module, ir.FunctionType(I32, [PTR]), RUN)
+    function = ir.Function(support.module, ir.FunctionType(I32, [PTR]), ENTRY)
     _Entry(support, m, made[""], function).emit(functions)
     if by_host := [made[r.name] for r in found if r.by_host]:
         emit_functions(support, by_host)

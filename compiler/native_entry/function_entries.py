@@ -10,6 +10,7 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.native_entry.bounds import upper
+from occ.compiler.native_entry.kernel_abi import KernelAbi
 from occ.compiler.native_entry.routine import RoutineEmitter
 from occ.compiler.native_entry.sizes import Sizes, i64
 from occ.compiler.native_entry.support import Support
@@ -29,7 +30,7 @@ def run_routine(b: Any, support: Support, call: Any, emitted: RoutineEmitter, gi
     # Callbacks are counted in it, and a plan for other extents may have refused these.
     support.store(b, I32(0), call, at["detail"])
     before = None
-    if not support.ranged:
+    if support.abi is KernelAbi.HALIDE:
         enter = support.external("occ_enter", ir.FunctionType(I32, [I32]))
         before = b.call(enter, [load(b, call, at["threads"], I32)])
     code = b.call(emitted.fn, [call, *pointers, *given])

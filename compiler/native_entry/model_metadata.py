@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterable, Sequence
 
 from occ.compiler.native_entry.conditions import conditions
+from occ.compiler.native_entry.kernel_abi import KernelAbi
 from occ.runtime.dims import DimExpr, symbols, text
 from occ.runtime.manifest import Manifest, Plan, TensorInfo
 
@@ -48,13 +49,13 @@ class _Block:
         return at, len(packed)
 
 
-def model_facts(m: Manifest, *, refusal: str, ranged: bool) -> bytes:
+def model_facts(m: Manifest, *, refusal: str, abi: KernelAbi) -> bytes:
     """The facts of a model.
 
     Args:
         m: the manifest.
         refusal: why the model has no native entry; empty if it has one.
-        ranged: kernels leave their parallel loop to their caller.
+        abi: of the kernels.
     """
     b = _Block()
     labels = {d.name: d.label for d in m.dims}
@@ -68,7 +69,7 @@ def model_facts(m: Manifest, *, refusal: str, ranged: bool) -> bytes:
             b.rows("<2iI", [(c.input, c.axis, b.text(c.text)) for c in conditions(m)]),
             b.rows("<2I", [_plan(b, p) for p in m.plans]),
         ]
-    words = [b.text(m.name), b.text(m.machine), b.text(refusal), int(ranged), b.text(m.code_digest)]
+    words = [b.text(m.name), b.text(m.machine), b.text(refusal), int(abi is KernelAbi.RANGE), b.text(m.code_digest)]
     tables += [(0, 0)] * (5 - len(tables))
     _HEAD.pack_into(b.data, 0, MAGIC, VERSION, len(b.data), *words, *(n for rows in tables for n in rows))
     return bytes(b.data)

@@ -18,9 +18,10 @@ from occ.compiler.native_entry.arena import orders, typical
 from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.frame import Frame
+from occ.compiler.native_entry.kernel_cost import cost, moved
 from occ.compiler.native_entry.late_memory import LateMemory
 from occ.compiler.native_entry.loops import unless_empty
-from occ.compiler.native_entry.plan import Inner, Routine, bytes_of, nbytes, put
+from occ.compiler.native_entry.plan import Inner, Routine, bytes_of, put
 from occ.compiler.native_entry.sizes import Size, Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
@@ -282,21 +283,19 @@ class RoutineEmitter:
 
     def _call_kernel(self, k: int, step: Step, args: Any) -> None:
         tasks = None if step.tasks is None else self.sizes.of(step.tasks)
-        code = self.support.run_kernel(self.b, self.call, step.name, args, tasks, self._operations(step))
+        seen = [
+            I32(self.index),
+            I32(k),
+            i64(self.sizes.of(step.operations)),
+            i64(self.sizes.of(["+", 0, *moved(self.r.plan, step)])),
+        ]
+        code = self.support.run_kernel(
+            self.b, self.call, step.name, args, tasks, self.sizes.of(cost(self.r.plan, step)), seen
+        )
         self.fail_if(self.b.icmp_signed("!=", code, I32(0)), KERNEL, k, code)
         if step.flag >= 0:
             flag = self.b.load(self.b.bitcast(self.buffer(step.flag), I32.as_pointer()))
             self.fail_if(self.b.icmp_signed(">", flag, I32(0)), CHECK, k, flag)
-
-    def _operations(self, step: Step) -> Size:
-        """What tells whether a kernel is done before another thread would have begun: its arithmetic operations, and elements that it
-        writes, which is all that a copy does. Of operations beyond one for each byte that it reads and writes a fifth counts: what
-        products do in registers is that much faster (Zen 4: 65,000 take 0.8 us on one thread, and 1.2 us on two).
-        """
-        buffers = self.r.plan.buffers
-        moved = [nbytes(buffers[k].shape, buffers[k].dtype) for k in (*step.reads, *step.writes) if k >= 0]
-        work: DimExpr = ["min", step.operations, ["+", ["//", step.operations, 5], *moved]]
-        return self.sizes.of(["+", work, *(["*", *buffers[w].shape, 1] for w in step.writes)])
 
     def _work(self, step: Step) -> Any:
         """Whether any result of a kernel has elements: a bool, or an i1."""

@@ -16,15 +16,19 @@ from llvmlite import ir
 
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.native_entry.builder import Builder
+from occ.compiler.native_entry.kernel_abi import KernelAbi
 from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.loops import for_loop
 from occ.compiler.native_entry.sizes import Size, i64
 from occ.compiler.native_entry.types import I1, I8, I32, I64, PTR
 from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.native.call import BEGIN, END
 
 _WHOLE = ir.FunctionType(I32, [PTR.as_pointer()])
 _RANGED = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
 _PARALLEL = ir.FunctionType(I32, [PTR])
+_SEEN = [I32, I32, I64, I64]
+Seen = Sequence[Any]  # of a kernel: the number of its plan, its step, its operations, and the bytes of its tensors
 
 
 class Support:
@@ -33,11 +37,11 @@ class Support:
     Args:
         module: where kernels are, or where they are declared.
         layout: of the structures that it shares with C.
-        ranged: kernels leave their parallel loop to their caller.
+        abi: of the kernels.
     """
 
-    def __init__(self, module: ir.Module, layout: Layout, *, ranged: bool) -> None:
-        self.module, self.layout, self.ranged = module, layout, ranged
+    def __init__(self, module: ir.Module, layout: Layout, abi: KernelAbi) -> None:
+        self.module, self.layout, self.abi = module, layout, abi
         self._word = ir.IntType(8 * layout.pointer)
 
     def internal(self, name: str, kind: ir.FunctionType, *, straight: bool = False) -> ir.Function:
@@ -106,25 +110,72 @@ class Support:
 
     # kernels
 
-    def run_kernel(self, b: ir.IRBuilder, call: Any, name: str, args: Any, tasks: Size | None, operations: Size) -> Any:
+    def run_kernel(
+        self, b: ir.IRBuilder, call: Any, name: str, args: Any, tasks: Size | None, operations: Size, seen: Seen
+    ) -> Any:
         """Call a kernel; returns its error code.
 
         One of few operations in this run, as of a single row, stays on this thread; where operations are constant, its
         schedule has decided that.
         """
-        block = b.bitcast(args, PTR.as_pointer())
-        kernel = self.external(name, _RANGED if self.ranged else _WHOLE)
+        kernel = self.external(name, _RANGED if self.abi is KernelAbi.RANGE else _WHOLE)
+        if self.abi is KernelAbi.PLAIN:
+            return b.call(self._observed_plain, [call, b.bitcast(kernel, PTR), args, *seen])
         few = None if isinstance(operations, int) else b.icmp_signed("<", operations, I64(SERIAL))
-        if not self.ranged:  # one of Halide, which may lack scratch memory
+        if self.abi is KernelAbi.HALIDE:  # it may lack scratch memory
             kind = ir.FunctionType(I32, [PTR, PTR.as_pointer()])
             guarded = self.external("occ_run_kernel", kind)
             if few is not None:
                 guarded = b.select(few, self.external("occ_run_kernel_alone", kind), guarded)
-            return b.call(guarded, [b.bitcast(kernel, PTR), block])
-        if isinstance(tasks, int) and tasks < 2:
-            return b.call(kernel, [block, I32(0), I32(tasks)])
+            return b.call(self._observed_whole, [call, b.bitcast(guarded, PTR), b.bitcast(kernel, PTR), args, *seen])
         count = I32(tasks) if isinstance(tasks, int) else b.trunc(tasks, I32)
-        return b.call(self._range, [call, b.bitcast(kernel, PTR), args, count, I1(0) if few is None else few])
+        few = I1(0) if few is None else few
+        return b.call(self._observed_range, [call, b.bitcast(kernel, PTR), args, count, few, *seen])
+
+    @cached_property
+    def _observed_plain(self) -> ir.Function:
+        """`i32 (call, kernel, args, plan, step, operations, bytes)`: a kernel that is called as it is."""
+        fn = self.internal("occ_kernel", ir.FunctionType(I32, [PTR] * 3 + _SEEN))
+        call, kernel, args, *seen = fn.args
+        b = self.builder(fn)
+        run = b.bitcast(kernel, _WHOLE.as_pointer())
+        self._observe(b, call, seen, lambda: b.call(run, [b.bitcast(args, PTR.as_pointer())]))
+        return fn
+
+    @cached_property
+    def _observed_whole(self) -> ir.Function:
+        """`i32 (call, guarded, kernel, args, plan, step, operations, bytes)`: a kernel that has a loop of its own."""
+        fn = self.internal("occ_kernel", ir.FunctionType(I32, [PTR] * 4 + _SEEN))
+        call, guarded, kernel, args, *seen = fn.args
+        b = self.builder(fn)
+        run = b.bitcast(guarded, ir.FunctionType(I32, [PTR, PTR.as_pointer()]).as_pointer())
+        self._observe(b, call, seen, lambda: b.call(run, [kernel, b.bitcast(args, PTR.as_pointer())]))
+        return fn
+
+    @cached_property
+    def _observed_range(self) -> ir.Function:
+        """`i32 (call, kernel, args, tasks, few, plan, step, operations, bytes)`: a kernel that leaves its loop to others."""
+        fn = self.internal("occ_kernel", ir.FunctionType(I32, [PTR, PTR, PTR, I32, I1, *_SEEN]))
+        call, kernel, args, tasks, few, *seen = fn.args
+        b = self.builder(fn)
+        self._observe(b, call, seen, lambda: b.call(self._range, [call, kernel, args, tasks, few]))
+        return fn
+
+    def _observe(self, b: Builder, call: Any, seen: Seen, run: Callable[[], Any]) -> None:
+        """Run a kernel, and return its code; the host notes its begin and end, if asked to."""
+        observed = self.load(b, call, self.layout.call["observed"], I32)
+        with b.if_then(b.icmp_signed("==", observed, I32(0)), likely=True):
+            b.ret(run())
+        host = b.bitcast(self.load(b, call, self.layout.call["host"]), _PARALLEL.as_pointer())
+        code = None
+        for request in (BEGIN, END):
+            for field, value in zip(("plan", "step", "got", "wanted"), seen, strict=True):
+                self.store(b, value, call, self.layout.call[field])
+            self.store(b, I32(request), call, self.layout.call["request"])
+            self.count_callback(b, call)
+            b.call(host, [call])
+            code = run() if code is None else code
+        b.ret(code)
 
     @cached_property
     def _range(self) -> ir.Function:

@@ -116,11 +116,11 @@ def default_target() -> str:
 
 
 def arch_of(target: str = "host") -> Arch | None:
-    """The kind of machine that a Halide target, or `host`, names.
+    """The kind of machine that a Halide target, `host`, or a name such as `uname -m` says, names.
 
     None for one that whole artifacts are not made for.
     """
     if target.partition("-")[0] == "host":
         here = KINDS.get(platform.machine()) if platform.system() == "Linux" else None
         return next((a for a in ARCHES if a.halide == f"{here}-linux"), None)
-    return next((a for a in ARCHES if f"{target}-".startswith(f"{a.halide}-")), None)
+    return next((a for a in ARCHES if target == a.name or f"{target}-".startswith(f"{a.halide}-")), None)

@@ -35,8 +35,9 @@ struct occ_call {
     const int64_t *sizes;         // their extents, and strides in elements where they do not lie dense
     int64_t *found;               // is given the sizes that a step finds
     const int64_t *symbols;       // the values of all symbols, for a step that runs functions
-    int32_t request, reserved;
-    int64_t got, wanted;          // of OCC_MISFIT: two sizes that are not equal
+    int32_t request;
+    int32_t observed;             // not 0: `host` is told of each kernel, when it begins and when it has ended
+    int64_t got, wanted;          // of OCC_MISFIT: two sizes that are not equal; of a kernel: its operations, and bytes of its tensors
 };
 
 #ifdef __cplusplus

@@ -7,6 +7,7 @@ import ctypes
 from occ.runtime.manifest import Manifest
 
 ABI = 3
+ENTRY = "occ_model_run"  # runs the model
 CALL = "occ_model_call"  # runs a function of the model
 MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
 RANK_OF_VALUE = -1  # of an output that the host keeps
@@ -16,8 +17,8 @@ UNKNOWN = -(1 << 63)  # a size that is not known
 DONE, MEMORY, INPUTS, KERNEL, CHECK, MISFIT, VERSION, HOST, NO_MEMORY = range(9)
 
 # What the host is asked: to run a step; to run it, tell the sizes that it finds, and keep its results; to write those that it has kept;
-# to make room for an output.
-RUN, FIND, STORE, OUTPUT = range(4)
+# to make room for an output; to note that a kernel begins, and that it has ended.
+RUN, FIND, STORE, OUTPUT, BEGIN, END = range(6)
 
 
 class EntryCall(ctypes.Structure):
@@ -48,7 +49,7 @@ class EntryCall(ctypes.Structure):
         ("found", ctypes.c_void_p),
         ("symbols", ctypes.c_void_p),
         ("request", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("observed", ctypes.c_int32),
         ("got", ctypes.c_int64),
         ("wanted", ctypes.c_int64),
     )

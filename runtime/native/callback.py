@@ -22,7 +22,8 @@ class Callback:
         answer: gives what C is told; 0 is told where it raises.
 
     Attributes:
-        address: of the function for C.
+        function: for C.
+        address: of that.
         raised: by an answer; the run fails, and is to raise it when native code has returned.
     """
 
@@ -30,8 +31,8 @@ class Callback:
         self.raised: list[BaseException] = []
         answers = _answers(call, answer, self.raised)
         next(answers)
-        self._function = _FUNCTION(answers.send)
-        self.address = ctypes.cast(self._function, ctypes.c_void_p).value or 0
+        self.function = _FUNCTION(answers.send)
+        self.address = ctypes.cast(self.function, ctypes.c_void_p).value or 0
 
 
 def _answers(call: Any, answer: Callable[[], int], raised: list[BaseException]) -> Generator[int, object, None]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Mapping, Sequence
 from operator import attrgetter
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,8 @@ from occ.runtime.errors import RunError
 from occ.runtime.manifest import TensorInfo
 from occ.runtime.native.call import (
     CALL,
+    END,
+    ENTRY,
     MEMORY,
     MOST_AXES,
     RANK_OF_VALUE,
@@ -30,7 +33,7 @@ from occ.runtime.native.entry_block import HANDLE, OPEN, Block, Extents, Native,
 from occ.runtime.native.run_errors import LOST, failure
 from occ.runtime.signature import bind_shapes, numpy_dtype
 
-RUN = "occ_model_run"
+_EMPTY_CALLS = 101  # that tell what the way to an observer costs
 _KEPT_SHAPES = 64  # sets of extents that are remembered
 _KEPT_BLOCKS = 8  # idle calls with their memory
 _MOST_GROWN = 1 << 30  # bytes of memory that a run took from the heap and that the next one gets at once
@@ -95,6 +98,8 @@ class _Runner:
             block = self._idle.pop()
         except IndexError:
             block = self._block()
+        if block.values.observer is not self._native.observer:
+            block.observe(self._native.observer)
         if block.capacity < known.needed:
             block.grow(known.needed)
         for k, x in enumerate(self._tensors_of(inputs) if self._handles else inputs):
@@ -111,7 +116,7 @@ class _Runner:
         if code:
             raise self._failed(code, block)
         if block.call.detail:
-            raise RunError("OCC0505", f"a callback of the model {LOST}")
+            raise block.raised[0] if block.raised else RunError("OCC0505", f"a callback of the model {LOST}")
         for k in known.late:
             made[k] = self._of_host(block, k, inputs) if known.outputs[k][0] is HANDLE else block.values.outputs[k]
         for k, at, rank in self._decided:
@@ -170,8 +175,7 @@ class _Runner:
 
     def _failed(self, code: int, block: Block) -> BaseException:
         """What a run that ended with a code raises."""
-        codes = None if block.lent is None else block.lent.codes
-        return block.raised[0] if block.raised else failure(self._native, code, block.call, codes)
+        return block.raised[0] if block.raised else failure(self._native, code, block.call)
 
 
 class Entry(_Runner):
@@ -179,7 +183,7 @@ class Entry(_Runner):
 
     def __init__(self, native: Native) -> None:
         m = native.manifest
-        super().__init__(native, RUN, list(map(_taken, m.inputs)), list(map(_told, m.outputs)))
+        super().__init__(native, ENTRY, list(map(_taken, m.inputs)), list(map(_told, m.outputs)))
         self.names = [i.name for i in m.inputs]
         self._tensors = [i.kind == "tensor" for i in m.inputs]
         self._takes = [numpy_dtype(i.dtype) for i in m.inputs]
@@ -227,6 +231,17 @@ class Entry(_Runner):
                     return False
                 count -= 1
         return not count
+
+    def call_cost(self) -> float:
+        """Seconds from the begin of a kernel to its end, as an observer sees one that does nothing."""
+        block, spent = self._block(), list[int]()
+        if not self._native.manifest.plan.steps:
+            return 0.0
+        block.observe(lambda _, start, end: spent.append(end - start))
+        block.call.request = END  # each begins the next
+        for _ in map(block.steps.function, [block.address] * _EMPTY_CALLS):
+            pass
+        return median(spent[1:]) * 1e-9
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
         """A call on arrays that are checked, for many runs; None if a run has to find an output."""

@@ -14,7 +14,7 @@ from occ.runtime.buffers import ALIGNMENT, aligned_bytes, raw_bytes
 from occ.runtime.manifest import Manifest
 from occ.runtime.native.call import ABI, EntryCall
 from occ.runtime.native.callback import Callback
-from occ.runtime.native.host_steps import HostSteps, Values
+from occ.runtime.native.host_steps import HostSteps, Observer, Values
 from occ.runtime.native.library import Library
 from occ.runtime.native.loop_callbacks import LoopCallbacks
 from occ.runtime.native.workers import Workers
@@ -54,7 +54,7 @@ def beginning(made: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     return found.copy() if 2 * found.size < made.size else found
 
 
-@dataclass(frozen=True)
+@dataclass
 class Native:
     """What all entries of a model share.
 
@@ -64,6 +64,7 @@ class Native:
         threads: of one run.
         workers: run the parallel loops of kernels that leave those to their caller; None for the others.
         host: runs steps that are not compiled.
+        observer: told of each kernel of calls that are made while it is there.
     """
 
     manifest: Manifest
@@ -72,6 +73,7 @@ class Native:
     threads: int
     workers: Workers | None
     host: HostSteps
+    observer: Observer | None = None
 
     def addresses(self) -> ctypes.Array[ctypes.c_void_p]:
         """Of the constants."""
@@ -145,8 +147,14 @@ class Block:
         self.values = values
         self.steps = Callback(call, lambda: host.answer(call, values))
         self.call.host = self.steps.address
+        self.observe(native.observer)
         self.address = ctypes.addressof(self.call)
         self.capacity, self.memory = 0, memory
+
+    def observe(self, observer: Observer | None) -> None:
+        """Tell an observer of each kernel, or nobody."""
+        self.values.observer = observer
+        self.call.observed = observer is not None
 
     @property
     def raised(self) -> list[BaseException]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
@@ -13,13 +14,30 @@ import numpy as np
 from occ.runtime.buffers import aligned
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Buffer, Manifest, Plan, Step
-from occ.runtime.native.call import FIND, OUTPUT, STORE, UNKNOWN, EntryCall, symbol_names
+from occ.runtime.native.call import BEGIN, END, FIND, OUTPUT, STORE, UNKNOWN, EntryCall, symbol_names
 from occ.runtime.signature import numpy_dtype
 
 RunStep = Callable[[Step, list[Any], Mapping[str, int]], list[Any]]
 
 _FIRST = 0x0CC5_0000_0000_0000  # of the handles, which nothing else in memory looks like
 _MANY = 1024  # values of a run after which those are looked for that it does not need any more
+
+
+@dataclass(frozen=True)
+class KernelRun:
+    """A kernel that ran.
+
+    Attributes:
+        traffic: bytes of the tensors that it reads and writes.
+        operations: arithmetic operations that it does.
+    """
+
+    step: Step
+    traffic: int
+    operations: int
+
+
+Observer = Callable[[KernelRun, int, int], None]  # a kernel that ran, from and to nanoseconds of `perf_counter_ns`
 
 
 @dataclass(frozen=True)
@@ -54,7 +72,9 @@ class Values:
     """
 
     def __init__(self, memory: Callable[[], Sequence[np.ndarray]]) -> None:
+        self.observer: Observer | None = None
         self.kept: list[Any] = []
+        self._begun = 0
         self.outputs: dict[int, np.ndarray] = {}
         self._values: dict[int, Any] = {}
         self._memory, self._next, self._limit = memory, _FIRST, _MANY
@@ -63,6 +83,13 @@ class Values:
         """Forget all, after a run."""
         if self._values or self.outputs:
             self.kept, self.outputs, self._values, self._limit = [], {}, {}, _MANY
+
+    def observe(self, call: EntryCall, step: Step) -> None:
+        """Note that a kernel begins, or tell the observer that it has ended."""
+        now = time.perf_counter_ns()
+        if call.request == END and self.observer is not None:
+            self.observer(KernelRun(step, call.wanted, call.got), self._begun, now)
+        self._begun = time.perf_counter_ns()
 
     def put(self, value: Any, address: int) -> None:
         """Keep a value, and write its handle to an address."""
@@ -111,6 +138,9 @@ class HostSteps:
             pointers[call.step] = made.ctypes.data
             return 1
         step = plan.steps[call.step]
+        if call.request in (BEGIN, END):
+            values.observe(call, step)
+            return 1
         reads, writes = self._of(plan, step, (call.plan, call.step))
         if call.request == STORE:
             targets = list(_described(writes, call))

@@ -28,16 +28,14 @@ class LoopCallbacks(Callback):
         call: an `EntryCall`.
         workers: the threads of a run.
 
-    Attributes:
-        codes: of the last loop that ran, if any did.
+    Native code writes `call.tasks` before it asks. An answer sets it to 0 again, so that a call whose callback was lost shows that.
     """
 
     def __init__(self, call: Any, workers: Workers) -> None:
-        self.codes: list[int] = []
-        codes = self.codes
 
         def answer() -> int:
-            codes[:] = [run_tasks(workers, call.kernel, call.arguments, call.tasks)]
-            return 1 + codes[0]
+            code = run_tasks(workers, call.kernel, call.arguments, call.tasks)
+            call.tasks = 0
+            return 1 + code
 
         super().__init__(call, answer)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, Step
@@ -15,14 +13,13 @@ from occ.runtime.signature import constraint_error
 LOST = "did not run, for the reason that Python has printed"
 
 
-def failure(native: Native, code: int, call: EntryCall, codes: Sequence[int] | None) -> RunError:
+def failure(native: Native, code: int, call: EntryCall) -> RunError:
     """The error of a call.
 
     Args:
         native: what the entries share.
         code: what the call gave.
         call: which says what failed.
-        codes: of the last parallel loop that Python ran; None where kernels run their own.
     """
     if code == NO_MEMORY:
         text = f"a run needs {call.needed} bytes of memory at once, which cannot be allocated"
@@ -39,7 +36,7 @@ def failure(native: Native, code: int, call: EntryCall, codes: Sequence[int] | N
             return _misfit(step, call)
         case _ if code == CHECK:
             return check_error(step, call.detail)
-        case _ if codes is not None and step.tasks is not None and codes != [call.detail]:
+        case _ if call.tasks:
             return kernel_error(step, f"its parallel loop {LOST}")
         case _:
             return kernel_error(

@@ -113,14 +113,9 @@ main()
 """
 
 
-@pytest.mark.thinned
-@pytest.mark.parametrize("entry", ["native", "python"])
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
-def test_run_that_never_ends_is_ended(
-    target: str, entry: str, limits: dict[str, Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_run_that_never_ends_is_ended(target: str, limits: dict[str, Path]) -> None:
     """In native code, which no signal ends, as well as in Python."""
-    monkeypatch.setenv("OCC_ENTRY", entry)
     given = (limits["model"], "-t", target, "--inputs", limits["ever"], "--timeout", 2)
     ran = run(*given, how=("-c", COMPILED_FIRST))
     assert (ran.returncode, ran.stdout) == (1, "")

@@ -44,9 +44,13 @@ def _(s: Scene):
     from llvmlite import ir
 
     from occ.compiler.codegen_llvm.machine import code_machine, target_machine
+    from occ.compiler.native_entry.build import compile_entry
+    from occ.compiler.native_entry.kernel_abi import KernelAbi
     from occ.compiler.objects.elf import link
+    from occ.compiler.objects.processors import arch_of
 
-    artifact = occ.build(mlp(), "cpu-jit")
+    artifact, arch = occ.build(mlp(), "cpu-jit"), arch_of()
+    assert arch is not None
     module = ir.Module("broken")
     module.triple = llvm.get_process_triple()
     i32, pointer = ir.IntType(32), ir.PointerType(ir.IntType(8))
@@ -54,7 +58,8 @@ def _(s: Scene):
         f = ir.Function(module, ir.FunctionType(i32, [pointer, i32, i32]), name)
         ir.IRBuilder(f.append_basic_block()).ret(ir.Constant(i32, 7))
     machine = target_machine(code_machine("host", 128), 3)
-    artifact.code = link(machine.emit_object(llvm.parse_assembly(str(module))))
+    _, entry = compile_entry(artifact.manifest, arch, KernelAbi.RANGE)
+    artifact.code = link(machine.emit_object(llvm.parse_assembly(str(module))), entry)
     return ["run", str(artifact.save(s.folder / "m.occ"))]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from building import entry_and_runner, model_of
+from building import model_of, on_threads
 
 from occ.compiler.driver.compilation import Compilation, Settings
 
@@ -71,9 +71,9 @@ MODELS = {
 @pytest.mark.thinned
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
-def test_results_are_those_of_onnxruntime(name: str, target: str, monkeypatch: pytest.MonkeyPatch):
+def test_results_are_those_of_onnxruntime(name: str, target: str):
     m = model_of(MODELS[name])
-    entry, runner = entry_and_runner(Compilation(m, Settings(target)).artifact(), monkeypatch)
+    entry, runner = on_threads(Compilation(m, Settings(target)).artifact())
     ort = onnxruntime.InferenceSession(m.SerializeToString())
     rng = np.random.default_rng(3)
     flags = [i.name for i in m.graph.input if i.name in ("c", "d")]

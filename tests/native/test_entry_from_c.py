@@ -56,4 +56,4 @@ def compiler() -> str:
 def test_another_version_of_the_interface_is_refused():
     session = occ.compile(mlp(), "cpu-jit")
     call = EntryCall(abi=99)
-    assert session.engine._library.dll.occ_model_run(ctypes.byref(call)) == 6
+    assert session.engine._native.library.dll.occ_model_run(ctypes.byref(call)) == 6

@@ -9,7 +9,8 @@ from building import model_of
 import occ
 from occ.compiler.native_entry.read_routines import without_host
 from occ.runtime.errors import RunError
-from occ.runtime.native.host_steps import Values
+from occ.runtime.native.engine import NativeEngine
+from occ.runtime.native.host_steps import KernelRun, Values
 from occ.runtime.session import Session
 
 CLASSIFIER = """<ir_version: 10, opset_import: ["" : 21, "ai.onnx.ml" : 4]>
@@ -37,11 +38,9 @@ def check(found: dict, rows: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize("rows", [0, 1, 2])
-def test_both_runners(classifier: Session, rows: int, monkeypatch) -> None:
+def test_a_classifier(classifier: Session, rows: int) -> None:
     check(classifier.run({"x": ROWS[:rows]}), ROWS[:rows])
     check(classifier.run({"x": np.repeat(ROWS[:rows], 2, axis=1)[:, ::2]}), ROWS[:rows])  # not as kernels take it
-    monkeypatch.setenv("OCC_ENTRY", "python")
-    check(occ.compile(model_of(CLASSIFIER), "cpu-jit", threads=1).run({"x": ROWS[:rows]}), ROWS[:rows])
 
 
 def test_outputs_of_the_caller(classifier: Session) -> None:
@@ -214,3 +213,40 @@ def test_what_a_routine_raises_comes_out() -> None:
         session.run({"x": np.zeros(2, np.float32), "m": np.array(2)})
     session.engine._native.host._run_step = run
     assert len(session.run({"x": np.zeros(2, np.float32), "m": np.array(2)})["rows"]) == 2
+
+
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_an_observer_sees_the_kernels_that_run(target: str) -> None:
+    """In functions too, in order, with their times, operations and bytes; and nothing once it has gone."""
+    text = """g (float[n, 8] x, int64 m) => (float[n, 8] y) {
+        a = Exp (x)
+        y = Loop (m, , a) <body = b (int64 i, bool c, float[n, 8] v) => (bool d, float[n, 8] w) { d = Identity (c) w = Sin (v) }>
+    }"""
+    session = occ.compile(model_of(text), target, threads=1)
+    seen: list[tuple[KernelRun, int, int]] = []
+    feeds = {"x": np.zeros((4, 8), np.float32), "m": np.array(3)}
+    assert isinstance(session.engine, NativeEngine)
+    session.run(feeds)
+    session.engine.observer = lambda *row: seen.append(row)
+    session.run(feeds)
+    session.engine.observer = None
+    session.run(feeds)
+    kernels = [run.step.nodes for run, _, _ in seen]
+    assert [n[0].split("#")[0] for n in kernels if n[0].split("#")[0] in ("Exp", "Sin")] == ["Exp", "Sin", "Sin", "Sin"]
+    times = [t for _, start, end in seen for t in (start, end)]
+    assert times == sorted(times)
+    exp = next(run for run, _, _ in seen if run.step.nodes[0].startswith("Exp"))
+    assert exp.traffic == 2 * 4 * 8 * 4
+    assert exp.operations >= 4 * 8
+
+
+def test_what_an_observer_raises_comes_out() -> None:
+    session = occ.compile(model_of("g (float[n] x) => (float[n] y) { y = Exp (x) }"), "cpu-jit")
+
+    def interrupted(*row) -> None:
+        raise KeyboardInterrupt
+
+    assert isinstance(session.engine, NativeEngine)
+    session.engine.observer = interrupted
+    with pytest.raises(KeyboardInterrupt):
+        session.run({"x": ROWS[0]})

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from building import entry_and_runner, mlp, model_of, reference
+from building import mlp, model_of, on_threads, reference
 from c_library import Model, compile_c
 
 import occ
@@ -60,10 +60,10 @@ def of(*shape: int) -> np.ndarray:
     ],
     ids=["fixed", "symbols", "ranks", "data", "functions"],
 )
-def test_all_plans_compute_what_the_model_says(model, special, shapes, target, monkeypatch):
+def test_all_plans_compute_what_the_model_says(model, special, shapes, target):
     artifact = occ.build(model, target, specialise=[{"x": s} for s in special])
     assert len(artifact.manifest.special) == len(special)
-    for session in entry_and_runner(artifact, monkeypatch):
+    for session in on_threads(artifact):
         for shape in (*shapes, *shapes):
             x = of(*shape)
             for got, want in zip(session(x), reference(model, {"x": x}), strict=True):
@@ -82,8 +82,8 @@ def telling(monkeypatch: pytest.MonkeyPatch) -> Artifact:
     return occ.build(model_of(text.format(1)), "cpu-jit")
 
 
-def test_inputs_of_such_extents_take_the_plan(telling, monkeypatch):
-    for session in entry_and_runner(telling, monkeypatch):
+def test_inputs_of_such_extents_take_the_plan(telling):
+    for session in on_threads(telling):
         for n in (2, 3, 4, 3, 0):
             np.testing.assert_array_equal(session(np.zeros((n, 2), np.float32))[0], np.full((n, 2), 3 if n == 3 else 1))
 

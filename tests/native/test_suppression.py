@@ -1,4 +1,4 @@
-"""NonMaxSuppression in the native entry: the boxes that the Python runner and onnxruntime choose, in their order."""
+"""NonMaxSuppression in the native entry: the boxes that onnxruntime chooses, in their order."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from building import entry_and_runner, model_of
+from building import model_of, on_threads
 
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.driver.sessions import open_session
@@ -28,8 +28,8 @@ Pair = list[Session]  # of the entry, and of the runner
 
 
 @pytest.fixture
-def sessions(monkeypatch: pytest.MonkeyPatch) -> Callable[[onnx.ModelProto], Pair]:
-    return lambda m: entry_and_runner(Compilation(m, Settings("cpu-jit")).artifact(), monkeypatch)
+def sessions() -> Callable[[onnx.ModelProto], Pair]:
+    return lambda m: on_threads(Compilation(m, Settings("cpu-jit")).artifact())
 
 
 def boxes(rng: np.random.Generator, batch: int, classes: int, n: int, centred: bool = False) -> dict[str, np.ndarray]:

@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import onnx
 import pytest
-from building import TARGETS, entry_and_runner, model_of, reference
+from building import TARGETS, model_of, on_threads, reference
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
@@ -165,14 +165,14 @@ def test_rows_of_a_loop(target: str) -> None:
 
 @pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
-def test_in_native_code(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_native_code(target: str) -> None:
     x, r = RNG.standard_normal((2, 6, 3), dtype=np.float32), RNG.standard_normal((2, 3), dtype=np.float32)
     artifact = occ.build(model_of(ROWS, NUMBERS), target)
     for n in (0, 1, 5):
-        _same([s(np.array(n), x, r) for s in entry_and_runner(artifact, monkeypatch)])
+        _same([s(np.array(n), x, r) for s in on_threads(artifact)])
     artifact = occ.build(model_of(SLICE.format(), {"axis": np.int64([1]), "step": np.int64([-2])}), target)
     for b, e in ((-1, -9), (1, 0), (3, 3), (0, 5)):
-        sessions = entry_and_runner(artifact, monkeypatch)
+        sessions = on_threads(artifact)
         _same([s(np.ones((2, 4, 5), np.float32), np.int64([b]), np.int64([e])) for s in sessions])
 
 
@@ -243,7 +243,7 @@ PAIRS = {
 @pytest.mark.thinned
 @pytest.mark.parametrize("case", PAIRS)
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
-def test_two_counts_that_have_to_agree(target: str, case: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_counts_that_have_to_agree(target: str, case: str) -> None:
     """The second has the extent of the first, so there is no size left for it to find."""
     model = model_of(f"g {PAIRS[case]}  b = Concat <axis = 0> (p, q)  z = Mul(b, b) }}")
     c, d, e = (np.array(v, bool) for v in ([0, 1, 1, 0, 1], [1, 1, 1], [1, 1, 1, 1]))
@@ -255,7 +255,7 @@ def test_two_counts_that_have_to_agree(target: str, case: str, monkeypatch: pyte
         return {"x": x, "y": y, "c": first, "d": second}
 
     right = feed(c, d)
-    for session in entry_and_runner(occ.build(model, target), monkeypatch):
+    for session in on_threads(occ.build(model, target)):
         np.testing.assert_allclose(session.run(right)["z"], reference(model, right)[0], rtol=1e-6)
         with pytest.raises(RunError, match="OCC050"):
             session.run(feed(c, e))

@@ -162,10 +162,8 @@ def test_loop_without_iterations_leaves_sizes_alone(node: str, target: str) -> N
     np.testing.assert_array_equal(got["w"], [-1, -1, -1])
 
 
-@pytest.mark.parametrize("entry", ["native", "python"])
-def test_input_at_the_start_of_an_output(entry: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The runner in Python took all of the output for the part that the input is copied to."""
-    monkeypatch.setenv("OCC_ENTRY", entry)
+def test_input_at_the_start_of_an_output() -> None:
+    """All of the output was taken for the part that the input is copied to."""
     text = "g (float[1,8] x, float[2,8] y) => (float[3,8] z) { t = Tanh(y)  z = Concat<axis=0>(x, t) }"
     check(text, {"x": np.ones((1, 8), np.float32), "y": np.zeros((2, 8), np.float32)}, "cpu-jit")
 
@@ -200,10 +198,8 @@ def test_pool_whose_stride_is_longer_than_its_kernel(
 
 
 @pytest.mark.parametrize("target", NATIVE)
-@pytest.mark.parametrize("entry", ["native", "python"])
-def test_size_that_is_divided_by_an_extent_of_nothing(entry: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_size_that_is_divided_by_an_extent_of_nothing(target: str) -> None:
     """It ended in a ZeroDivisionError."""
-    monkeypatch.setenv("OCC_ENTRY", entry)
     text = "g (float[a,b] x, float[c] y) => (float[d,e] z, float[f] w) { s = Shape(y)  k = Concat<axis=0>(s, m)  z = Reshape(x, k)  w = Neg(y) }"
     session = occ.compile(model_of(text, {"m": np.array([-1])}), target)
     with pytest.raises(occ.RunError, match="OCC0503"):
@@ -217,15 +213,12 @@ def test_strings_out_of_a_pickle() -> None:
     np.testing.assert_array_equal(session.run({"x": x, "y": y})["z"], [False, True])
 
 
-def test_constant_that_is_a_result_of_an_artifact_by_the_python_runner(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_constant_that_is_a_result_of_an_artifact(tmp_path: Path) -> None:
     """Weights of an artifact are bytes, and were given a shape before a type."""
     wanted = np.arange(16).reshape(2, 8)
     occ.build(
         model_of("g () => (int64[2, 8] y) { y = Identity (w) }", {"w": wanted}), "cpu-jit", out=tmp_path / "a.occ"
     )
-    monkeypatch.setenv("OCC_ENTRY", "python")
     np.testing.assert_array_equal(occ.load(tmp_path / "a.occ").run({})["y"], wanted)
 
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from building import entry_and_runner, model_of
+from building import model_of, on_threads
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
@@ -79,18 +79,18 @@ def test_operands_are_copied_only_where_they_cannot_be_computed_in_place(name: s
     assert copies(graphs([name], "1, 16, 6, 6")) == GRAPHS[name][1]
 
 
-def sessions(model: onnx.ModelProto, target: str, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    return entry_and_runner(Compilation(model, Settings(target, verify=True)).artifact(), monkeypatch)
+def sessions(model: onnx.ModelProto, target: str) -> list[Any]:
+    return on_threads(Compilation(model, Settings(target, verify=True)).artifact())
 
 
 @pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
 @pytest.mark.parametrize("dims", ["1, 16, 6, 6", "n, 16, h, 6"])
-def test_joins_agree_with_onnxruntime(dims: str, target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_joins_agree_with_onnxruntime(dims: str, target: str) -> None:
     fixed = not dims.startswith("n")
     names = [n for n in GRAPHS if fixed or n != "a constant"]
     model = graphs(names, dims)
-    native, python = sessions(model, target, monkeypatch)
+    native, python = sessions(model, target)
     peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for n, h in ((1, 6),) if fixed else ((1, 6), (3, 5), (2, 1)):
         x = np.random.default_rng(n).standard_normal((n, 16, h, 6)).astype(np.float32)
@@ -102,7 +102,7 @@ def test_joins_agree_with_onnxruntime(dims: str, target: str, monkeypatch: pytes
             np.testing.assert_allclose(a, want, rtol=1e-4, atol=1e-5, err_msg=said)
 
 
-def test_sizes_that_the_data_decide_are_joined_by_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_sizes_that_the_data_decide_are_joined_by_copies() -> None:
     """The memory of the result cannot be had before its size is known."""
     text = """g (float[4, 16] x) => (float[k] y) {
         a = Exp(x)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnxruntime
 import pytest
-from building import TARGETS, entry_and_runner, model_of
+from building import TARGETS, model_of, on_threads
 
 import occ
 
@@ -40,11 +40,11 @@ def test_axes(target: str, axes: tuple[int, int, int]) -> None:
             np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-6)
 
 
-def test_in_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_native_code() -> None:
     artifact = occ.build(model_of(TEXT.format(2, 1, 1), opset=17), "cpu-jit")
     given = feed(2, 5)
-    entry, runner = (s.run(given).values() for s in entry_and_runner(artifact, monkeypatch))
-    for a, b in zip(entry, runner, strict=True):
+    one, two = (s.run(given).values() for s in on_threads(artifact))
+    for a, b in zip(one, two, strict=True):
         assert np.array_equal(a, b)
 
 

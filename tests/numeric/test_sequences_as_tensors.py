@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from building import TARGETS, entry_and_runner, model_of
+from building import TARGETS, model_of, on_threads
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
@@ -117,9 +117,9 @@ def test_what_a_loop_appends(target: str, axis: int, new: int) -> None:
 
 
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
-def test_appending_has_an_entry(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    native, python = entry_and_runner(
-        occ.build(model_of(APPENDS.format(result="float[p, q, r]", axis=1, new=1), ZERO), target), monkeypatch
+def test_appending_has_an_entry(target: str) -> None:
+    native, python = on_threads(
+        occ.build(model_of(APPENDS.format(result="float[p, q, r]", axis=1, new=1), ZERO), target)
     )
     x = RNG.standard_normal((4, 2, 3), dtype=np.float32)
     for a, b in zip(native(x), python(x), strict=True):

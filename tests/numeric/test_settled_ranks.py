@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from building import TARGETS, entry_and_runner, model_of
+from building import TARGETS, model_of, on_threads
 
 import occ
 from occ.compiler.native_entry.read_routines import host_steps
@@ -53,11 +53,11 @@ def test_a_search(target: str) -> None:
         np.testing.assert_allclose(y, np.exp(np.repeat(x[:, None] + (count - 1), 2, 1)), rtol=1e-5)
 
 
-def test_in_native_code(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_in_native_code() -> None:
     artifact = occ.build(model(9), "cpu-jit")
     assert not host_steps(artifact.manifest)
     x = np.float32([0.5, -1, 2])
-    a, b = (s(x, np.float32(6)) for s in entry_and_runner(artifact, monkeypatch))
+    a, b = (s(x, np.float32(6)) for s in on_threads(artifact))
     assert np.array_equal(a[0], b[0])
     assert a[1] == b[1]
 

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from building import TARGETS, entry_and_runner, model_of
+from building import TARGETS, model_of, on_threads
 
 import occ
 
@@ -126,11 +126,11 @@ def test_what_no_case_takes_names_the_node_and_the_remedy(tmp_path) -> None:
 
 
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
-def test_artifacts_have_a_plan_for_each_case(target: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_artifacts_have_a_plan_for_each_case(target: str) -> None:
     model = model_of("g (float[n, 3] x, float[m, 3] y) => (float[a, b] z) { s = Add (x, y)  z = Relu (s) }")
     artifact = occ.build(model, target)
     assert [[i.shape[0] for i in s.inputs] for s in artifact.manifest.special] == [[1, "m"], ["n", 1]]
-    for session in entry_and_runner(artifact, monkeypatch):
+    for session in on_threads(artifact):
         for n, m in ((1, 4), (4, 1), (4, 4), (1, 1)):
             feeds = {"x": f(n, 3), "y": f(m, 3)}
             exact = wanted(model, feeds)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import shutil
 import subprocess
@@ -139,6 +140,90 @@ def test_the_installed_target_means_what_te_means(case, site, tmp_path) -> None:
     np.savez(tmp_path / "given.npz", **given)
     np.savez(tmp_path / "want.npz", **want)
     run(site, tmp_path, "-c", CODE)
+
+
+CONTROL = """g (float[n, 4] x, int64 m) => (float[n, 4] y, int64[2, u] where, seq(float[4]) rows, int64 count) {
+    y = Loop (m, , x) <body = b (int64 i, bool c, float[n, 4] v) => (bool d, float[n, 4] w) { d = Identity (c) w = Sin (v) }>
+    big = Greater (y, zero)
+    where = NonZero (big)
+    rows = SplitToSequence <axis = 0, keepdims = 0> (y)
+    count = SequenceLength (rows)
+}"""
+RUN_CONTROL = """
+import numpy as np, occ
+session = occ.compile("control.onnx", "toy-c")
+x = np.linspace(-1, 1, 12, dtype=np.float32).reshape(3, 4)
+got = session.run({"x": x, "m": np.array(2)})
+want = np.sin(np.sin(x))
+np.testing.assert_allclose(got["y"], want, rtol=1e-6)
+np.testing.assert_array_equal(got["where"], np.nonzero(want > 0))
+np.testing.assert_allclose(got["rows"], want, rtol=1e-6)
+assert got["count"] == 3
+"""
+
+
+def test_plans_of_the_installed_target_have_control_flow_found_sizes_and_sequences(site, tmp_path) -> None:
+    onnx.save(model_of(CONTROL, {"zero": np.float32([0])}), tmp_path / "control.onnx")
+    run(site, tmp_path, "-c", RUN_CONTROL)
+
+
+def test_the_profile_times_the_kernels_of_the_installed_target(site, tmp_path) -> None:
+    onnx.save(net(), tmp_path / "net.onnx")
+    said = run(site, tmp_path, "run", "net.onnx", "-t", "toy-c", "--dim", "n=3", "--profile")
+    assert re.search(r"^ +\d+\.\d+ +\d+\.\d+% .* gather_\w+: Gather#16$", said, re.M), said
+
+
+# A package whose kernel is C that it has not written itself, and the library of which is linked by `LINKED`.
+BARE = """
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from occ.plugin import LIBRARY, Artifact, Generated, entry_object, link, manifest, stored_weights
+from occ_toy.emit import source
+from occ_toy.target import TOY
+
+def generate(build, m):
+    made = manifest(m, library=LIBRARY, machine="MACHINE")
+    Path("k.c").write_text(source(m.te.values()).replace("return 0;", "return CODE;"))
+    subprocess.run(["cc", "-std=gnu11", "-w", "-O1", "-c", "-fPIC", "k.c"], check=True)
+    kernels = Path("k.o").read_bytes()
+    return Generated(Artifact(made, [w.data for w in stored_weights(m)], LINKED))
+
+BARE = replace(TOY, name="bare", generate=generate)
+"""
+
+
+@pytest.mark.parametrize(
+    ("changes", "code", "message"),
+    [
+        ({}, 0, ""),
+        ({"CODE": "7"}, 1, "error[OCC0505]: the kernel of node `Add#1` failed: code 7"),
+        ({"MACHINE": "z80"}, 2, "error[OCC0603]: there are no native entries for the machine `z80`"),
+        ({"LINKED": "link(kernels)"}, 4, "error[OCC0403]: the code of target `bare` has no native entry"),
+    ],
+)
+def test_packages_link_the_native_entry_with_their_kernels(changes, code, message, site, tmp_path) -> None:
+    both = tmp_path / "site"
+    shutil.copytree(site, both)
+    text = BARE
+    for word, value in {
+        "MACHINE": platform.machine(),
+        "CODE": "0",
+        "LINKED": "link(kernels, entry_object(made))",
+        **changes,
+    }.items():
+        text = text.replace(word, value)
+    (both / "occ_bare.py").write_text(text)
+    package = both / "occ_bare-1.dist-info"
+    package.mkdir()
+    (package / "METADATA").write_text("Metadata-Version: 2.4\nName: occ-bare\nVersion: 1\n")
+    (package / "entry_points.txt").write_text("[occ.targets]\nbare = occ_bare:BARE\n")
+    onnx.save(model_of("g (float[n] x) => (float[n] y) { y = Add (x, x) }"), tmp_path / "m.onnx")
+    if not message:
+        same = run(both, tmp_path, "diff", "m.onnx", "-t", "bare", "--against", "interp", "--dim", "n=3")
+        assert same.count("same ") == 1, same
+    else:
+        assert message in run(both, tmp_path, "run", "m.onnx", "-t", "bare", "--dim", "n=3", code=code)
 
 
 def test_element_types_that_the_target_has_not_are_refused(site, tmp_path) -> None:

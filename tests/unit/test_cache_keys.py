@@ -62,7 +62,7 @@ def changed(monkeypatch: pytest.MonkeyPatch, folder: Path, package: str, file: s
     ("package", "file"),
     [
         *(("occ.runtime", f) for f in ("buffers.py", "dims.py", "attributes.py", "signature.py", "manifest.py")),
-        *(("occ.runtime", f"native/{f}.py") for f in ("entry", "library", "frame")),
+        *(("occ.runtime", f"native/{f}.py") for f in ("call", "library")),
         *(("occ.compiler.native_entry", f) for f in ("arena.py", "routine.py", "loops.py", "types.py")),
     ],
 )

@@ -15,7 +15,6 @@ from occ.compiler.driver.source import parsed
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text
 from occ.runtime.manifest import Manifest
-from occ.runtime.open import open_artifact
 
 RNG = np.random.default_rng(0)
 IF_ONE = """d = Shape <start = 1, end = 2> (x)
@@ -70,21 +69,13 @@ def test_every_case_runs(case: str, target: str):
 @pytest.mark.thinned
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 @pytest.mark.parametrize("case", CASES)
-def test_the_native_entry_gives_what_the_python_runner_gives(case: str, target: str, monkeypatch: pytest.MonkeyPatch):
-    artifact = Compilation(model_of(CASES[case], opset=18), Settings(target)).artifact()
-    sessions = []
-    for choice in ("native", "python"):
-        monkeypatch.setenv("OCC_ENTRY", choice)
-        sessions.append(open_artifact(artifact, 1))
-    native, python = sessions
-    assert native.engine._entry is not None
+def test_outputs_of_the_caller(case: str, target: str):
+    session = occ.compile(model_of(CASES[case], opset=18), target)
     for shape in SHAPES.get(case, USUAL):
         x = RNG.standard_normal(shape, dtype=np.float32)
-        got, want = native.run({"x": x}), python.run({"x": x})
-        for name in want:
-            np.testing.assert_array_equal(got[name], want[name], strict=True)
+        want = session.run({"x": x})
         room = {name: np.empty_like(v) for name, v in want.items()}
-        native.run({"x": x}, outputs=room)
+        session.run({"x": x}, outputs=room)
         for name in want:
             np.testing.assert_array_equal(room[name], want[name], strict=True)
 

@@ -180,18 +180,14 @@ def test_a_size_that_is_divided_by_nothing_is_an_error():
         load_module(PLAN.replace("f32[N,4]\n    kernel(%b", "f32[N//0,4]\n    kernel(%b"))
 
 
-@pytest.mark.parametrize("entry", ["native", "python"])
-def test_a_negative_extent_is_an_error_of_its_run(entry, monkeypatch):
-    monkeypatch.setenv("OCC_ENTRY", entry)
+def test_a_negative_extent_is_an_error_of_its_run():
     text = PLAN.replace("f32[N,4]\n    kernel(%b", "f32[N - 4,4]\n    kernel(%b").replace("dim<N>", "dim<N - 4>")
     session = open_session(Compilation(load_module(text), Settings("cpu-jit", cache=False)).artifact(), 1)
     with pytest.raises(RunError, match="OCC0503"):
         session.run({"x": np.ones((1, 4), np.float32)})
 
 
-@pytest.mark.parametrize("entry", ["native", "python"])
-def test_a_check_that_has_no_text_fails_with_its_number(entry, monkeypatch):
-    monkeypatch.setenv("OCC_ENTRY", entry)
+def test_a_check_that_has_no_text_fails_with_its_number():
     text = FIXED.replace(
         "kernel(%b, %y) {te", 'kernel(%b, %f) {checks=["low"], te="f", writes=1}\n    kernel(%b, %y) {te'
     )

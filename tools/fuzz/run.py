@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -90,22 +89,15 @@ class Runner:
         return self._judged(way, run)
 
     def whole(self, target: str) -> Iterator[Outcome]:
-        """A target to the end; native code is run by the compiled plan and by the Python runner, on one and two threads."""
+        """A target to the end; native code is run on one and two threads."""
         try:
             artifact = self._compilation(target).artifact()
         except Exception as e:
             yield self._problem(target, e)
             return
-        ways = (
-            ((1, "native"),)
-            if target == "interp"
-            else ((1, "native"), (2, "native"), (1 + self.case.seed % 2, "python"))
-        )
-        for threads, entry in ways:
-            os.environ["OCC_ENTRY"] = entry
-            way = target if target == "interp" else f"{target} {threads} {entry}"
-            native = target != "interp" and entry == "native"
-            yield self._judged(way, lambda n=threads, native=native: self._session(artifact, n, guard=native))
+        for threads in (1,) if target == "interp" else (1, 2):
+            way = target if target == "interp" else f"{target} {threads}"
+            yield self._judged(way, lambda n=threads: self._session(artifact, n, guard=target != "interp"))
 
     def _session(self, artifact: Any, threads: int, *, guard: bool) -> dict[str, Any]:
         """Outputs, computed where nobody may read past an input where that is native code."""

@@ -17,6 +17,7 @@ from occ.plugin import (
     PlanMemory,
     Target,
     Text,
+    entry_object,
     error,
     manifest,
     option,
@@ -46,24 +47,23 @@ def text(build, m, form):
 
 def generate(build, m):
     """The artifact of a lowered module."""
-    made = manifest(m, library=LIBRARY if m.te else "", machine=platform.machine())
+    made = manifest(m, library=LIBRARY, machine=platform.machine())
     weights = [w.data for w in stored_weights(m)]
-    if not m.te:
-        return Generated(Artifact(made, weights))
     c = source(m.te.values())
-    code = compiled(c, build.options.optimise)
+    code = compiled(c, entry_object(made), build.options.optimise)
     return Generated(Artifact(made, weights, code, {"src/kernels.c": c.encode()}))
 
 
-def compiled(c, level):
-    """The shared library of some C."""
+def compiled(c, entry, level):
+    """The shared library of some C, and of the object file that calls it."""
     compiler = shutil.which("cc") or shutil.which("gcc")
     if compiler is None:
         raise error("OCC0401", "`-t toy-c` needs a C compiler, and there is no `cc` in PATH")
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "kernels.c").write_text(c)
+        (Path(folder) / "entry.o").write_bytes(entry)
         flags = ["-std=gnu11", f"-O{level}", "-w", "-fPIC", "-fwrapv", "-ffp-contract=off", "-shared"]
-        command = [compiler, *flags, "kernels.c", "-o", "model.so", "-lm"]
+        command = [compiler, *flags, "kernels.c", "entry.o", "-o", "model.so", "-lm"]
         done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
         if done.returncode:
             raise error("OCC0403", "the C compiler failed", notes=done.stderr.splitlines()[:12])
