@@ -9,7 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from occ.analysis.diff import CannotCompare, Row
+from occ.analysis.diff import Row
+from occ.analysis.oracles import CannotCompare
 from occ.compiler.compare import difference
 from occ.runtime.artifact import Artifact
 from occ.runtime.open import open_artifact

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,36 +13,24 @@ import numpy as np
 from occ.analysis.blame import judged
 from occ.analysis.inspect import is_artifact
 from occ.analysis.onnx_graph import exposed, loaded, with_data
+from occ.analysis.oracles import PLAIN, Arrays, CannotCompare, oracle
 from occ.api import Shapes, settings_of
 from occ.compiler.compare import difference, gaps
 from occ.compiler.driver.sessions import compile_model
-from occ.compiler.driver.source import in_onnx, is_text, load_module
-from occ.compiler.frontend.ort_format import is_ort
-from occ.compiler.ir.stages import ORDER
+from occ.compiler.driver.source import is_text
 from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
 from occ.loading import load
 from occ.runtime.signature import Signature
 
 if TYPE_CHECKING:
-    from onnx import ModelProto
-
     from occ.compiler.driver.settings import Settings
     from occ.compiler.driver.source import Source
     from occ.runtime.session import Session
 
-ORACLES = ("onnxruntime", "reference", "interp")
-PLAIN = "onnxruntime without its optimiser"
 TOLERANCE = 1e-4
 HALVES = {"f16": 1e-2, "bf16": 5e-2}  # the same of models that compute in them: about ten units in the last place
-ABSOLUTE = (
-    1e-7  # what ONNX's own tests allow besides a share (`atol` of onnx.backend.test): rounding of sums that cancel
-)
-Arrays = Mapping[str, np.ndarray]
-
-
-class CannotCompare(ValueError):
-    """There is nothing to compare with: the other runtime is missing, or does not take the model."""
+ABSOLUTE = 1e-7  # what ONNX's own tests also allow (`atol` of onnx.backend.test): rounding of sums that cancel
 
 
 @dataclass(frozen=True)
@@ -114,12 +101,14 @@ class Differences:
         rows: the outputs, then the values of nodes in the order of the model.
         outputs: how many of the rows are outputs.
         verdict: what further runs say of outputs that differ from onnxruntime's.
+        session: that computed this side.
     """
 
     against: str
     rows: list[Row] = field(default_factory=list)
     outputs: int = 0
     verdict: str = ""
+    session: Session | None = None
 
     @property
     def ok(self) -> bool:
@@ -168,29 +157,66 @@ def diff(
         CompileError: the model cannot be compiled. RunError: it cannot be run.
         CannotCompare: the other runtime is missing, or does not take the model.
     """
-    settings = settings_of(target, shapes, None, options, rules=rules)
     chosen = node or ("" if every_node else None)
-    return compared(
-        model,
-        settings,
-        against,
-        onnx,
-        inputs,
-        dict(dims or {}),
-        Allowed(tolerance, absolute),
-        chosen,
-        simulate=simulate,
-    )
+    settings = settings_of(target, shapes, None, options, rules=rules)
+    given = Given(onnx, inputs, dict(dims or {}))
+    return compared(model, settings, against, given, Allowed(tolerance, absolute), chosen, simulate=simulate)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a comparison is given besides the model.
+
+    Attributes:
+        onnx: the model that an artifact was built from.
+        inputs: by name; None for random ones.
+        sizes: of symbolic dims, for random inputs.
+    """
+
+    onnx: Any = None
+    inputs: Arrays | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
 
 
 def compared(
-    model: Source, settings: Settings, against: str, onnx: Any, inputs: Arrays | None, sizes: dict[str, int],
-    allowed: Allowed, node: str | None, opened: Callable[[Session], object] = bool, *, simulate: bool = False,
-) -> Differences:  # fmt: skip
-    """The same with settings; `node` is None where outputs alone are compared, `opened` is called with the session."""
+    model: Source,
+    settings: Settings,
+    against: str,
+    given: Given,
+    allowed: Allowed,
+    node: str | None,
+    *,
+    simulate: bool = False,
+) -> Differences:
+    """The same with settings; `node` is None where outputs alone are compared."""
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     artifact = bool(path) and is_artifact(path)
-    if artifact and onnx is None and not is_artifact(against):
+    _check(artifact, against, given, node)
+    session = load(path, simulate=simulate) if artifact else compile_model(model, settings, simulate=simulate)
+    if simulate and session.artifact.manifest.engine != "ascend":
+        raise CannotCompare(f"only Ascend targets have parts to simulate, not `{session.artifact.manifest.target}`")
+    inputs = dict(given.inputs or random_inputs(session, given.sizes, np.random.default_rng(0)))
+    Signature.of(session.artifact.manifest).arrays(inputs)  # before others refuse them, in words of their own
+    whole, names = given.onnx if artifact else model, [p.name for p in session.outputs]
+    theirs, allowed = oracle(whole, against, names, inputs, settings), allowed.of(session)
+    found, ours = Differences(against, session=session), session.run(inputs)
+    found.rows = _rows(ours, theirs, allowed)
+    if against == "onnxruntime":
+        found.rows, found.verdict = judged(
+            found.rows,
+            lambda others: _rows(ours, others, allowed),
+            lambda: oracle(whole, PLAIN, names, inputs, settings),
+            lambda: oracle(whole, "interp", names, inputs, settings),
+        )
+    found.outputs = len(found.rows)
+    if node is not None:
+        found.rows += _node_rows(model, settings, against, inputs, allowed, node, simulate=simulate)
+    return found
+
+
+def _check(artifact: bool, against: str, given: Given, node: str | None) -> None:
+    """Refuse comparisons that there are not."""
+    if artifact and given.onnx is None and not is_artifact(against):
         raise CannotCompare("an artifact is compared with the model that it was built from: onnx")
     if artifact and node is not None:
         raise CannotCompare("an artifact has no nodes to compare: give the model")
@@ -198,27 +224,6 @@ def compared(
         re.compile(node or "")
     except re.error as e:
         raise CannotCompare(f"`{node}` is no regular expression: {e}") from None
-    session = load(path, simulate=simulate) if artifact else compile_model(model, settings, simulate=simulate)
-    if simulate and session.artifact.manifest.engine != "ascend":
-        raise CannotCompare(f"only Ascend targets have parts to simulate, not `{session.artifact.manifest.target}`")
-    opened(session)
-    given = dict(inputs or random_inputs(session, sizes, np.random.default_rng(0)))
-    Signature.of(session.artifact.manifest).arrays(given)  # before others refuse them, in words of their own
-    whole, names = onnx if artifact else model, [p.name for p in session.outputs]
-    theirs, allowed = oracle(whole, against, names, given, settings), allowed.of(session)
-    found, ours = Differences(against), session.run(given)
-    found.rows = _rows(ours, theirs, allowed)
-    if against == "onnxruntime":
-        found.rows, found.verdict = judged(
-            found.rows,
-            lambda others: _rows(ours, others, allowed),
-            lambda: oracle(whole, PLAIN, names, given, settings),
-            lambda: oracle(whole, "interp", names, given, settings),
-        )
-    found.outputs = len(found.rows)
-    if node is not None:
-        found.rows += _node_rows(model, settings, against, given, allowed, node, simulate=simulate)
-    return found
 
 
 def _node_rows(
@@ -242,95 +247,6 @@ def _node_rows(
     theirs = oracle(opened, against, [p.name for p in session.outputs], given, settings)
     rows = _rows(session.run(given), theirs, allowed)
     return [replace(r, node=wanted[r.output]) for r in rows if r.output in wanted]
-
-
-def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:
-    """The outputs of another runtime, by name.
-
-    Raises:
-        CannotCompare: it is missing, or does not take the model.
-    """
-    if is_artifact(against):
-        return _of_artifact(against, names, given)
-    model = in_onnx(model)
-    if against not in (*ORACLES, PLAIN):
-        raise CannotCompare(f"there is no `{against}` to compare with, but {', '.join(ORACLES)}")
-    if against == "interp":
-        return _interpreted(model, names, given, settings)
-    if is_text(model):
-        from occ.compiler.driver.plugins import extensions
-        from occ.compiler.frontend.export import STAGES, export
-
-        m = load_module(model, registry=extensions(settings.rules).registry)
-        if m.stage not in STAGES:
-            raise CannotCompare(f"text of the stage `{m.stage}` has no ONNX form: compare with `interp`")
-        model = export(m)
-    try:
-        run = _reference if against == "reference" else partial(_onnxruntime, optimised=against != PLAIN)
-        return dict(zip(names, run(model, names, dict(given)), strict=True))
-    except ImportError:
-        raise CannotCompare(
-            "onnxruntime is not installed: `pip install onnxruntime`, or compare with `reference`"
-        ) from None
-    except Exception as e:
-        line = (str(e).strip().splitlines() or [type(e).__name__])[0][:200]
-        raise CannotCompare(f"{against} does not run the model: {line}") from e
-
-
-def _of_artifact(path: str, names: list[str], given: Arrays) -> dict[str, Any]:
-    """The outputs of an artifact.
-
-    Raises:
-        CannotCompare: it has not all of the outputs.
-    """
-    found = load(path).run(given)
-    if missing := [n for n in names if n not in found]:
-        raise CannotCompare(f"`{path}` has no output `{missing[0]}`")
-    return found
-
-
-def _interpreted(model: Any, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:
-    """The outputs of the interpreter: of .occ text as it is, else without rewrite rules."""
-    from occ.compiler.debugging.validate import NotInterpretable, results
-    from occ.compiler.driver.plugins import extensions
-
-    registry = extensions(settings.rules).registry
-    m = load_module(model, registry=registry) if is_text(model) else None
-    if m is not None and ORDER[m.stage] > ORDER["canonical"]:
-        if m.stage == "lowered":
-            raise CannotCompare("text of the stage `lowered` is a plan, which nothing but its target runs")
-        try:
-            return dict(zip(names, results(m, [given[a.name] for a in m.main.args]), strict=True))
-        except NotInterpretable as e:
-            raise CannotCompare(f"the interpreter cannot run the text: {e}") from None
-    plain = replace(settings, target="interp", options={}, rules=[registry])
-    return compile_model(model, plain).run(given)
-
-
-def _reference(model: ModelProto | str | bytes, names: list[str], given: dict[str, np.ndarray]) -> list[Any]:
-    from onnx.reference import ReferenceEvaluator
-
-    taken: Any = os.fspath(model) if isinstance(model, os.PathLike) else model
-    if is_ort(taken) if isinstance(taken, bytes) else str(taken).endswith(".ort"):
-        taken = loaded(taken)[0]
-    return list(ReferenceEvaluator(taken).run(names, given))
-
-
-def _onnxruntime(
-    model: ModelProto | str | bytes, names: list[str], given: dict[str, np.ndarray], *, optimised: bool
-) -> list[Any]:
-    import onnxruntime
-
-    if isinstance(model, (str, os.PathLike)):
-        taken: Any = os.fspath(model)
-    else:
-        taken = model if isinstance(model, bytes) else model.SerializeToString()
-    options: Any = onnxruntime.SessionOptions()
-    options.log_severity_level = 3
-    if not optimised:
-        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session: Any = onnxruntime.InferenceSession(taken, options, providers=["CPUExecutionProvider"])
-    return session.run(names, given)
 
 
 def _rows(ours: Mapping[str, Any], theirs: Mapping[str, Any], allowed: Allowed) -> list[Row]:

@@ -10,6 +10,7 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -69,26 +70,31 @@ def report(
     Raises:
         CompileError: the model cannot be compiled. RunError: it cannot be run.
     """
-    page = page_of(
-        model,
-        settings_of(target, shapes, None, options, rules=rules),
-        stage,
-        inputs,
-        dict(dims or {}),
-        threads,
-        against,
-    )
+    settings = settings_of(target, shapes, None, options, rules=rules)
+    page = page_of(model, settings, Measuring(stage, inputs, dict(dims or {}), threads, against))
     if out is not None:
         Path(out).write_text(page, "utf-8")
     return page
 
 
-def page_of(
-    model: Source, settings: Settings, stage: str, inputs: Mapping[str, np.ndarray] | None, sizes: dict[str, int],
-    threads: int | None, against: str = "none", opened: Callable[[Session], object] = bool,
-) -> str:  # fmt: skip
+@dataclass(frozen=True)
+class Measuring:
+    """The stage that a page draws, and the run that it measures; the fields are arguments of `report`.
+
+    Attributes:
+        sizes: of symbolic dims, for random inputs.
+    """
+
+    stage: str
+    inputs: Mapping[str, np.ndarray] | None
+    sizes: dict[str, int]
+    threads: int | None
+    against: str = "none"
+
+
+def page_of(model: Source, settings: Settings, how: Measuring, opened: Callable[[Session], object] = bool) -> str:
     """The same with settings; `opened` is called with the session."""
-    compilation = Compilation(model, settings)
+    stage, compilation = how.stage, Compilation(model, settings)
     if stage == "scheduled":
         stage = min(stage, compilation.last_stage, key=lambda s: ORDER[s])
     graph = graph_data(compilation.advance(stage), compilation) if stage in STAGES else None
@@ -97,9 +103,9 @@ def page_of(
     on_device = artifact.manifest.engine == "ascend"
     if on_device:
         _name_units(graph["nodes"], artifact)
-    session = open_session(artifact, threads, rules=settings.rules, simulate=on_device)
+    session = open_session(artifact, how.threads, rules=settings.rules, simulate=on_device)
     opened(session)
-    given = inputs or random_inputs(session, sizes, np.random.default_rng(0))
+    given = how.inputs or random_inputs(session, how.sizes, np.random.default_rng(0))
     data = graph | {
         "memory": _memory(artifact.manifest, given),
         "passes": _passes(compilation),
@@ -108,7 +114,7 @@ def page_of(
     found = profile(session, given)
     data |= _times(graph["nodes"], found, given)
     data["against"] = (
-        _against(model, found, given, graph["nodes"]) if found and against == "onnxruntime" else {"rows": []}
+        _against(model, found, given, graph["nodes"]) if found and how.against == "onnxruntime" else {"rows": []}
     )
     return html(f"{compilation.module.name} for {settings.target}, {stage}", data)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -29,6 +30,20 @@ _FOR_TEXTS = (
     "threads",
     "as_json",
 )  # what goes with --generate
+
+
+@dataclass(frozen=True)
+class _Timing:
+    """The options of what is timed, and against what."""
+
+    against: str | None
+    generate: tuple[int, int] | None
+    sampled: bool
+    reference: str
+    per_op: bool
+    npz: str | None
+    rounds: int
+    threads: int | None
 
 
 class _Lengths(click.ParamType):
@@ -78,10 +93,8 @@ class _Lengths(click.ParamType):
 @options.compile_options
 @options.as_json
 @click.pass_context
-def command(
-    ctx: click.Context, model: str, target: str, against: str | None, generate: tuple[int, int] | None, sampled: bool, reference: str,
-    per_op: bool, npz: str | None, rounds: int, threads: int | None, as_json: bool, flags: options.Flags,
-) -> None:  # fmt: skip
+@options.as_record(_Timing, "how")
+def command(ctx: click.Context, model: str, target: str, as_json: bool, flags: options.Flags, how: _Timing) -> None:
     """Time MODEL (a model or an artifact), and other runtimes on the same inputs.
 
     No speed-up is given where the outputs differ; the exit code then is 5. With --generate, MODEL is the folder of a language
@@ -91,30 +104,31 @@ def command(
     from occ.compiler.driver.sessions import compile_model
     from occ.loading import load
 
-    if generate is not None:
+    if how.generate is not None:
         _bench_texts(ctx)
         return
-    if sampled:
+    if how.sampled:
         raise click.UsageError("--sampled goes with --generate")
-    peers = _peers(against or "", PEERS)
+    peers = _peers(how.against or "", PEERS)
+    reference = how.reference
     if options.is_artifact(model):
-        session = load(model, threads)
+        session = load(model, how.threads)
         options.check_as_built(model, session.artifact.manifest.target)
         options.check_sizes(model, session, flags.sizes)
     else:
         reference = reference or model
         with progress() as tell:
             settings = flags.settings(target, several=True, running=True, progress=tell)
-            session = compile_model(options.source_of(model), settings, threads)
-    if (peers or per_op) and (not reference or not reference.endswith((".onnx", ".ort"))):
+            session = compile_model(options.source_of(model), settings, how.threads)
+    if (peers or how.per_op) and (not reference or not reference.endswith((".onnx", ".ort"))):
         raise click.UsageError("the others need the model as an .onnx file: --onnx FILE")
-    inputs = given_inputs(session, {}, npz, flags.sizes, 0)
-    if npz is None:
+    inputs = given_inputs(session, {}, how.npz, flags.sizes, 0)
+    if how.npz is None:
         report_sizes(session, flags.sizes)
-    if per_op:
+    if how.per_op:
         _per_op(session, reference, inputs, as_json=as_json)
         return
-    made = compare(session, reference, inputs, peers, rounds=rounds)
+    made = compare(session, reference, inputs, peers, rounds=how.rounds)
     click.echo(json_line(made.as_data()) if as_json else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.differences):
         ctx.exit(5)

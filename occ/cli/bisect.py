@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -15,6 +16,15 @@ if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
 
 
+@dataclass(frozen=True)
+class _Judging:
+    """The options of what results are right."""
+
+    against: str
+    npz: str | None
+    tolerance: float
+
+
 @click.command("bisect")
 @options.model
 @options.target
@@ -26,16 +36,8 @@ if TYPE_CHECKING:
 @options.compile_options
 @options.as_json
 @click.pass_context
-def command(
-    ctx: click.Context,
-    model: str,
-    target: str,
-    against: str,
-    npz: str | None,
-    tolerance: float,
-    as_json: bool,
-    flags: options.Flags,
-) -> None:
+@options.as_record(_Judging, "how")
+def command(ctx: click.Context, model: str, target: str, as_json: bool, flags: options.Flags, how: _Judging) -> None:
     """Find the pass after which MODEL gives wrong results, and the first op whose value it changed.
 
     Every candidate is interpreted, so a fault of a code generator is not found. A pass that crashes is found too. Exit
@@ -48,9 +50,9 @@ def command(
     crash = crash_of(source, settings)
     if crash is not None:
         raise crash
-    inputs, names, outputs = _inputs(source, settings, npz)
-    expected = _expected(model, against, source, settings, inputs, names, outputs)
-    bisection = Bisection(source, settings, inputs, expected, tolerance)
+    inputs, names, outputs = _inputs(source, settings, how.npz)
+    expected = _expected(model, how.against, source, settings, inputs, names, outputs)
+    bisection = Bisection(source, settings, inputs, expected, how.tolerance)
     found = bisection.search(lambda text: None if as_json else say(text))
     if found is None:
         click.echo(json_line({"found": False}) if as_json else "results are right after every pass")
@@ -84,7 +86,7 @@ def _expected(
     from occ.compiler.driver.compilation import Compilation
 
     if model.endswith(".onnx") and against != "interp":
-        from occ.analysis.diff import CannotCompare, oracle
+        from occ.analysis.oracles import CannotCompare, oracle
 
         try:
             found = oracle(model, against, outputs, dict(zip(names, inputs, strict=True)), settings)

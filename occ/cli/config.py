@@ -3,8 +3,35 @@
 from __future__ import annotations
 
 import shlex
+from dataclasses import dataclass, fields
 
 import click
+
+from occ.cli import options
+
+
+@dataclass(frozen=True)
+class _Wanted:
+    """What to print: a flag for each option, in the order in which the error lists them."""
+
+    cflags: bool
+    libs: bool
+    cmake: bool
+    pkg_config: bool
+    prefix: bool
+    onnxifi: bool
+    ep: bool
+    ep_ascend: bool
+
+    @property
+    def any(self) -> bool:
+        """Whether anything is wanted."""
+        return any(vars(self).values())
+
+    @property
+    def libocc(self) -> bool:
+        """Whether anything of libocc is."""
+        return self.cflags or self.libs or self.cmake or self.pkg_config or self.prefix
 
 
 @click.command("config")
@@ -21,35 +48,32 @@ import click
     "--ep-ascend", is_flag=True, help="The path of that for Ascend devices, which needs no compiler of models there."
 )
 @click.option("--onnxifi", is_flag=True, help="The path of libonnxifi-occ.so; onnxifi.h lies next to it.")
-def command(
-    cflags: bool, libs: bool, shared: bool, cmake: bool, pkg_config: bool, prefix: bool, onnxifi: bool, ep: bool,
-    ep_ascend: bool,
-) -> None:  # fmt: skip
+@options.as_record(_Wanted, "wanted")
+def command(shared: bool, wanted: _Wanted) -> None:
     """Print where libocc is, the library that runs artifacts without Python. It is built first if need be."""
     from occ.compiler.cache.cache import Cache
     from occ.compiler.onnxifi.library import onnxifi_library
     from occ.compiler.standalone.libocc import SYSTEM, libocc
 
-    if not (cflags or libs or cmake or pkg_config or prefix or onnxifi or ep or ep_ascend):
-        raise click.UsageError(
-            "say what to print: --cflags, --libs, --cmake, --pkg-config, --prefix, --onnxifi, --ep or --ep-ascend"
-        )
-    if ep or ep_ascend:
+    if not wanted.any:
+        *names, last = [f"--{f.name.replace('_', '-')}" for f in fields(wanted)]
+        raise click.UsageError(f"say what to print: {', '.join(names)} or {last}")
+    if wanted.ep or wanted.ep_ascend:
         from occ.onnxruntime.library import get_library_path
 
-        for kind in ("cpu",) * ep + ("ascend",) * ep_ascend:
+        for kind in ("cpu",) * wanted.ep + ("ascend",) * wanted.ep_ascend:
             click.echo(get_library_path(kind=kind))
-    if onnxifi:
+    if wanted.onnxifi:
         click.echo(onnxifi_library(Cache()))
-    if not (cflags or libs or cmake or pkg_config or prefix):
+    if not wanted.libocc:
         return
     place = libocc(Cache())
-    flags = [f"-I{place / 'include'}"] if cflags else []
-    if libs and shared:
+    flags = [f"-I{place / 'include'}"] if wanted.cflags else []
+    if wanted.libs and shared:
         flags += [f"-L{place / 'lib'}", f"-Wl,-rpath,{place / 'lib'}", "-locc"]
-    elif libs:
+    elif wanted.libs:
         flags += [str(place / "lib/libocc.a"), *SYSTEM]
     lines = [shlex.join(flags)] if flags else []
-    lines += [str(place)] * (cmake + prefix)
-    lines += [str(place / "lib/pkgconfig")] * pkg_config
+    lines += [str(place)] * (wanted.cmake + wanted.prefix)
+    lines += [str(place / "lib/pkgconfig")] * wanted.pkg_config
     click.echo("\n".join(lines))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -11,7 +12,25 @@ from occ.cli.console import json_line, progress, report_sizes, say
 
 if TYPE_CHECKING:
     from occ.analysis.diff import Differences, Row
-    from occ.runtime.session import Session
+
+
+@dataclass(frozen=True)
+class _Comparing:
+    """The options of what is compared, with what, and how closely."""
+
+    against: str
+    onnx: str | None
+    npz: str | None
+    every_node: bool
+    node: str | None
+    simulate: bool
+    tolerance: float | None
+    absolute: float
+
+    @property
+    def chosen(self) -> str | None:
+        """The regular expression of the nodes to compare; None for outputs alone."""
+        return self.node if self.node is not None else ("" if self.every_node else None)
 
 
 @click.command("diff")
@@ -48,48 +67,45 @@ if TYPE_CHECKING:
 )
 @options.compile_options
 @options.as_json
-def command(
-    model: str, target: str, against: str, onnx: str | None, npz: str | None, every_node: bool, node: str | None,
-    simulate: bool, dump: str | None, tolerance: float | None, absolute: float, as_json: bool, flags: options.Flags,
-) -> None:  # fmt: skip
+@options.as_record(_Comparing, "how")
+def command(model: str, target: str, dump: str | None, as_json: bool, flags: options.Flags, how: _Comparing) -> None:
     """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs.
 
     MODEL may be .occ text of any stage, or an artifact with the model that it was built from as --onnx, or with another artifact as --against.
     """
-    from occ.analysis.diff import Allowed, CannotCompare, compared
-    from occ.compiler.diagnostics import error, shorten
+    if dump is not None:
+        _of_dump(model, dump, how.npz, how.tolerance, as_json=as_json)
+        return
+    found = _compared(model, target, flags, how)
+    if how.npz is None and found.session is not None:
+        report_sizes(found.session, flags.sizes)
+    _show(found, as_json=as_json)
+    _fail(found, how.against)
+
+
+def _compared(model: str, target: str, flags: options.Flags, how: _Comparing) -> Differences:
+    """Both sides run.
+
+    Raises:
+        click.UsageError: there is nothing to compare with.
+    """
+    from occ.analysis.diff import Allowed, Given, compared
+    from occ.analysis.oracles import CannotCompare
     from occ.inputs import named_arrays
 
-    if dump is not None:
-        _of_dump(model, dump, npz, tolerance, as_json=as_json)
-        return
     if options.is_artifact(model):
         from occ.runtime.artifact import Artifact
 
         options.check_as_built(model, Artifact.load(model).manifest.target)
-    chosen = node if node is not None else ("" if every_node else None)
-    opened: list[Session] = []
+    allowed = Allowed(how.tolerance, how.absolute)
     with progress() as tell:
         settings = flags.settings(target, running=True, progress=tell)
-        given = named_arrays(npz) if npz else None
+        given = Given(how.onnx, named_arrays(how.npz) if how.npz else None, flags.sizes)
+        source = options.source_of(model)
         try:
-            found = compared(
-                options.source_of(model), settings, against, onnx, given, flags.sizes, Allowed(tolerance, absolute), chosen,
-                opened.append, simulate=simulate,
-            )  # fmt: skip
+            return compared(source, settings, how.against, given, allowed, how.chosen, simulate=how.simulate)
         except CannotCompare as e:
             raise click.UsageError(f"{e}{' (--onnx FILE)' if str(e).endswith(': onnx') else ''}") from None
-    if given is None:
-        report_sizes(opened[0], flags.sizes)
-    _show(found, as_json=as_json)
-    wrong = [r for r in found.rows if not r.ok]
-    if found.verdict and not as_json:
-        say(found.verdict)
-    if wrong:
-        assert found.first is not None
-        first = f"node `{shorten(found.first.node, 60)}` first" if found.first.node else ""
-        listed = first or ", ".join(shorten(r.output, 60) for r in wrong[:8])
-        raise error("OCC0506", f"{len(wrong)} of {len(found.rows)} outputs differ from {against}: {listed}")
 
 
 def _of_dump(model: str, folder: str, npz: str | None, tolerance: float | None, *, as_json: bool) -> None:
@@ -97,7 +113,8 @@ def _of_dump(model: str, folder: str, npz: str | None, tolerance: float | None, 
     from pathlib import Path
 
     from occ.analysis.device_dump import compared_with_dump
-    from occ.analysis.diff import HALVES, CannotCompare
+    from occ.analysis.diff import HALVES
+    from occ.analysis.oracles import CannotCompare
     from occ.compiler.diagnostics import error, shorten
     from occ.inputs import named_arrays
     from occ.runtime.artifact import Artifact
@@ -142,6 +159,20 @@ def _show(found: Differences, *, as_json: bool) -> None:
         say(f"{len(nodes) - len(wrong)} of {len(nodes)} values of nodes are the same")
         if not wrong and not all(r.ok for r in outputs):
             say("no node differs where each is computed alone: `occ bisect` finds the pass that makes them differ")
+    if found.verdict:
+        say(found.verdict)
+
+
+def _fail(found: Differences, against: str) -> None:
+    """Raise OCC0506 if anything differs, with the first node or the outputs."""
+    from occ.compiler.diagnostics import error, shorten
+
+    wrong = [r for r in found.rows if not r.ok]
+    if found.first is None:
+        return
+    first = f"node `{shorten(found.first.node, 60)}` first" if found.first.node else ""
+    listed = first or ", ".join(shorten(r.output, 60) for r in wrong[:8])
+    raise error("OCC0506", f"{len(wrong)} of {len(found.rows)} outputs differ from {against}: {listed}")
 
 
 def _line(row: Row) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -9,6 +10,16 @@ import click
 from occ.cli import options
 from occ.cli.console import progress, say
 from occ.cli.passes import Looking, pass_options
+
+
+@dataclass(frozen=True)
+class _Text:
+    """The options of what is printed."""
+
+    stage: str
+    form: str
+    weights: str
+    out: Path | None
 
 
 @click.command("dump")
@@ -37,16 +48,8 @@ from occ.cli.passes import Looking, pass_options
 )
 @options.compile_options
 @pass_options
-def command(
-    model: str,
-    stage: str,
-    target: str,
-    out: Path | None,
-    form: str,
-    weights: str,
-    flags: options.Flags,
-    looking: Looking,
-) -> None:
+@options.as_record(_Text, "what")
+def command(model: str, target: str, flags: options.Flags, looking: Looking, what: _Text) -> None:
     """Print MODEL at a stage.
 
     Text of every stage up to `lowered` can be built, dumped and run again, with its weights.
@@ -57,6 +60,7 @@ def command(
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.outputs import check_not_read
 
+    out, stage = what.out, what.stage
     if out is not None:
         check_not_read(out, [model])
     validator = looking.validator(flags.sizes)
@@ -67,11 +71,11 @@ def command(
             stage = compilation.last_stage
         if not stage:
             raise click.UsageError(f"say which stage to print: --stage {', '.join(compilation.stages)}")
-        text = stage_dump(compilation, stage, form, weights, out)
+        text = stage_dump(compilation, stage, what.form, what.weights, out)
     looking.report(compilation.manager.ran, compilation.phases)
     if validator is not None:
         say(validator.summary)
-    if out is None or form in ("onnx", "cpp"):
+    if out is None or what.form in ("onnx", "cpp"):
         click.echo(text, nl=False)
     elif isinstance(text, str):
         out.parent.mkdir(parents=True, exist_ok=True)

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import click
 import numpy as np
@@ -12,6 +14,17 @@ import numpy as np
 from occ.cli import options
 from occ.cli.console import say
 from occ.generation.embedding_folder import POOLINGS
+
+
+@dataclass(frozen=True)
+class _Embedding:
+    """The options of how texts become vectors or scores."""
+
+    query: str | None
+    prompt: str
+    pooling: str | None
+    batch_size: int
+    threads: int | None
 
 
 @click.command("embed")
@@ -29,10 +42,15 @@ from occ.generation.embedding_folder import POOLINGS
 @click.option("--output", "-o", type=options.OutPath(), help="An .npy file for the vectors, instead of lines of JSON.")
 @options.target
 @options.threads
+@options.as_record(_Embedding, "how")
 def command(
-    model: str, texts: tuple[str, ...], lines: Iterable[str] | None, query: str | None, prompt: str,
-    pooling: str | None, batch_size: int, output: Path | None, target: str, threads: int | None,
-) -> None:  # fmt: skip
+    model: str,
+    target: str,
+    texts: tuple[str, ...],
+    lines: Iterable[str] | None,
+    output: Path | None,
+    how: _Embedding,
+) -> None:
     """Make vectors of texts with the embedding model in the folder DIR, or score texts with a reranker.
 
     DIR has model.onnx or onnx/model.onnx, tokenizer.json, and what sentence-transformers writes beside them.
@@ -42,18 +60,17 @@ def command(
     given = [*texts, *(line.rstrip("\r\n") for line in lines or ())]
     if not given:
         raise click.UsageError("give --text TEXT or --lines FILE")
-    if query is not None and (prompt or pooling):
+    if how.query is not None and (how.prompt or how.pooling):
         raise click.UsageError("--query goes without --prompt and --pooling")
-    if query is None:
-        found = EmbeddingModel(Path(model), threads, target=target, batch_size=batch_size, pooling=pooling).embed(
-            given, prompt=prompt
-        )
+    common: dict[str, Any] = {"target": target, "batch_size": how.batch_size}
+    if how.query is None:
+        found = EmbeddingModel(Path(model), how.threads, pooling=how.pooling, **common).embed(given, prompt=how.prompt)
     else:
-        found = Reranker(Path(model), threads, target=target, batch_size=batch_size).rank(query, given)
+        found = Reranker(Path(model), how.threads, **common).rank(how.query, given)
     if output is not None:
         np.save(output, found)
         say(f"{output}: f32{list(found.shape)}")
         return
-    key = "embedding" if query is None else "score"
+    key = "embedding" if how.query is None else "score"
     for text, x in zip(given, found.tolist(), strict=True):
         click.echo(json.dumps({"text": text, key: x}, ensure_ascii=False))

@@ -393,6 +393,11 @@ def gathered(command: Any, options: Sequence[Decorator], kind: type, name: str) 
     return made
 
 
+def as_record(kind: type, name: str) -> Decorator:
+    """A decorator: the command gets the options that a dataclass has fields for as one object."""
+    return lambda command: gathered(command, (), kind, name)
+
+
 def compile_options(command: Any) -> Any:
     """The options that say how a model is compiled; the command gets them as `flags`."""
     return gathered(command, _COMPILE, Flags, "flags")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,48 @@ if TYPE_CHECKING:
     from occ.quantization.quantize import Quantized
 
 _BLOCKS = ("16", "32", "64", "128", "256")
+
+
+@dataclass(frozen=True)
+class _Coding:
+    """The options of how weights and activations are coded."""
+
+    calibrate: str | None
+    weights: Any
+    keep: tuple[str, ...]
+    operators: str
+    method: Any
+    block: str
+    per_tensor: bool
+    reduce_range: bool
+
+    def check(self) -> None:
+        """Refuse options that exclude each other, in the words of the command."""
+        if self.calibrate is not None and self.weights is not None:
+            raise click.UsageError("--weights codes no activations: leave --calibrate out")
+
+    def arguments(self) -> dict[str, Any]:
+        """Keyword arguments of `occ.quantize`."""
+        return {
+            "calibrate": self.calibrate,
+            "weights": self.weights,
+            "method": self.method,
+            "keep": self.keep,
+            "operators": [t.strip() for t in self.operators.split(",") if t.strip()],
+            "block": int(self.block),
+            "per_channel": not self.per_tensor,
+            "reduce_range": self.reduce_range,
+        }
+
+
+@dataclass(frozen=True)
+class _Comparing:
+    """The options of the comparison of the written model with the given one."""
+
+    npz: str | None
+    rounds: int
+    no_compare: bool
+    threads: int | None
 
 
 @click.command("quantize")
@@ -74,11 +117,11 @@ _BLOCKS = ("16", "32", "64", "128", "256")
 @options.threads
 @options.compile_options
 @options.as_json
+@options.as_record(_Coding, "coding")
+@options.as_record(_Comparing, "comparing")
 def command(
-    model: str, target: str, out: Path, calibrate: str | None, weights: Any, keep: tuple[str, ...], operators: str, method: Any,
-    block: str, per_tensor: bool, reduce_range: bool, npz: str | None, rounds: int, no_compare: bool, threads: int | None,
-    as_json: bool, flags: options.Flags,
-) -> None:  # fmt: skip
+    model: str, target: str, out: Path, as_json: bool, flags: options.Flags, coding: _Coding, comparing: _Comparing
+) -> None:
     """Write MODEL, an .onnx file in f32, in 8 or 4 bits, and say what that gains and loses.
 
     Speed, on one thread unless --threads says more, and differences are of occ and of onnxruntime, whose quantiser it is.
@@ -86,25 +129,20 @@ def command(
     from occ.compiler.ir.module import Module
     from occ.quantization.quantize import quantize
 
-    if calibrate is not None and weights is not None:
-        raise click.UsageError("--weights codes no activations: leave --calibrate out")
+    coding.check()
     source = options.source_of(model)
     if isinstance(source, (str, Module)) or model.endswith(".occ"):
         raise click.UsageError(
             "models in .onnx files can be quantised; of .occ text, `occ dump --format onnx` makes one"
         )
-    types = [t.strip() for t in operators.split(",") if t.strip()]
     with progress() as tell:
         tell("quantising")
-        made = quantize(
-            source, out, calibrate=calibrate, weights=weights, target=target, method=method, keep=keep, operators=types, block=int(block),
-            per_channel=not per_tensor, reduce_range=reduce_range,
-        )  # fmt: skip
+        made = quantize(source, out, target=target, **coding.arguments())
     facts = {"path": str(out), "form": made.form, "nodes": made.nodes, "runs": made.samples}
     if not as_json:
         say(f"wrote    {out}: {made.form}")
         say(f"codes    {made.types}")
-    found = None if no_compare else _compared(made, model, target, calibrate, npz, rounds, threads or 1, flags)
+    found = None if comparing.no_compare else _compared(made, model, target, coding.calibrate, comparing, flags)
     if as_json:
         click.echo(json_line(facts | (found.as_data() if found is not None else {})))
     elif found is not None:
@@ -112,13 +150,14 @@ def command(
 
 
 def _compared(
-    made: Quantized, model: str, target: str, calibrate: str | None, npz: str | None, rounds: int, threads: int, flags: options.Flags
-) -> Comparison:  # fmt: skip
+    made: Quantized, model: str, target: str, calibrate: str | None, how: _Comparing, flags: options.Flags
+) -> Comparison:
     """The table of a quantised model; what cannot be compared is a note in it, since the model is written."""
     from occ.compiler.driver.sessions import compile_model
     from occ.quantization.comparison import Comparison, compare
     from occ.quantization.settings import form_of
 
+    threads = how.threads or 1
     found = Comparison(made.bytes_before, made.bytes_after, threads)
     here = not form_of(target).device
     if not here:
@@ -128,9 +167,9 @@ def _compared(
     settings = flags.settings(target if here else "interp", running=True)
     floats = made.floats if model == "-" else model
     session = compile_model(floats, settings, threads)
-    inputs = _inputs(made, session, calibrate, npz, flags)
+    inputs = _inputs(made, session, calibrate, how.npz, flags)
     opened = (lambda m: session if m is floats else compile_model(m, settings, threads)) if here else None
-    compare(found, floats, str(made.path), inputs, opened, rounds)
+    compare(found, floats, str(made.path), inputs, opened, how.rounds)
     with suppress(MemoryError):
         found.losses = made.losses(inputs)
     return found

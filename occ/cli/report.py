@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,16 @@ from occ.cli.console import json_line, progress, report_sizes, say
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session
+
+
+@dataclass(frozen=True)
+class _Page:
+    """The options of what the page shows."""
+
+    stage: str
+    npz: str | None
+    threads: int | None
+    against: str
 
 
 @click.command("report")
@@ -36,15 +47,13 @@ if TYPE_CHECKING:
 )
 @options.compile_options
 @options.as_json
-def command(
-    model: str, target: str, out: Path, stage: str, npz: str | None, threads: int | None, against: str, as_json: bool,
-    flags: options.Flags,
-) -> None:  # fmt: skip
+@options.as_record(_Page, "page")
+def command(model: str, target: str, out: Path, as_json: bool, flags: options.Flags, page: _Page) -> None:
     """Write a page with the graph of MODEL, the times of its kernels, memory, code and passes.
 
     It needs no network.
     """
-    from occ.analysis.report import page_of
+    from occ.analysis.report import Measuring, page_of
     from occ.compiler.driver.outputs import check_out
     from occ.inputs import named_arrays
 
@@ -52,13 +61,13 @@ def command(
     opened: list[Session] = []
     with progress() as tell:
         settings = flags.settings(target, running=True, progress=tell)
-        given = named_arrays(npz) if npz else None
-        source = options.source_of(model)
-        page = page_of(source, settings, stage, given, flags.sizes, threads, against, opened.append)
+        given = named_arrays(page.npz) if page.npz else None
+        how = Measuring(page.stage, given, flags.sizes, page.threads, page.against)
+        text = page_of(options.source_of(model), settings, how, opened.append)
     if given is None:
         report_sizes(opened[0], flags.sizes)
     place.parent.mkdir(parents=True, exist_ok=True)
-    place.write_text(page, "utf-8")
+    place.write_text(text, "utf-8")
     size = place.stat().st_size
     if as_json:
         click.echo(json_line({"path": str(out), "bytes": size}))

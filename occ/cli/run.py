@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,26 @@ if TYPE_CHECKING:
 
 _FEW = 16  # elements that are printed one by one
 _NUMBERS = "iufbV"  # kinds of dtypes; those of ml_dtypes are V
+
+
+@dataclass(frozen=True)
+class _Running:
+    """The options of where inputs come from, how the model runs and what is printed or written."""
+
+    single: tuple[str, ...]
+    npz: str | None
+    folder: Path | None
+    seed: int
+    profiled: bool
+    trace: Path | None
+    simulate: bool
+    threads: int | None
+    as_json: bool
+
+    @property
+    def random(self) -> bool:
+        """Whether no inputs are given."""
+        return self.npz is None and not self.single
 
 
 @click.command("run")
@@ -63,58 +84,66 @@ _NUMBERS = "iufbV"  # kinds of dtypes; those of ml_dtypes are V
 @options.threads
 @options.compile_options
 @options.as_json
-def command(timeout: float | None, **how: Any) -> None:
+@options.as_record(_Running, "how")
+def command(model: str, target: str, timeout: float | None, flags: options.Flags, how: _Running) -> None:
     """Run MODEL (a model or an artifact) once, on inputs from files or on seeded random ones.
 
     Symbolic dims of random inputs have the values of --dim; else those that come first, as batches do, are 1, and others 32.
     """
-    if code := run_within(timeout, lambda note: _command(note, **how)):
+    if code := run_within(timeout, lambda note: _run(note, model, target, flags, how)):
         raise click.exceptions.Exit(code)
 
 
-def _command(
-    note: Note, model: str, target: str, single: tuple[str, ...], npz: str | None, folder: Path | None, seed: int,
-    threads: int | None, profiled: bool, trace: Path | None, simulate: bool, as_json: bool, flags: options.Flags,
-) -> None:  # fmt: skip
+def _run(note: Note, model: str, target: str, flags: options.Flags, how: _Running) -> None:
+    session = _opened(model, target, flags, how)
+    manifest = session.artifact.manifest
+    if how.simulate and manifest.engine != "ascend":
+        raise click.UsageError(
+            f"--simulate runs the device parts of an Ascend artifact; `{model}` is for `{manifest.target}`"
+        )
+    inputs = given_inputs(session, _named(how.single, session), how.npz, flags.sizes, how.seed)
+    if how.random:
+        report_sizes(session, flags.sizes)
+    note(loops(session))
+    if how.profiled or how.trace is not None:
+        _profile(session, inputs, how.trace, as_json=how.as_json)
+        return
+    start = time.perf_counter()
+    with real_inputs_wanted(how.random):
+        outputs = session.run(inputs)
+    seconds = time.perf_counter() - start
+    if how.folder is not None:
+        how.folder.mkdir(parents=True, exist_ok=True)
+        for k, (name, value) in enumerate(outputs.items()):
+            _save(how.folder / file_name(name, k), value)
+    if how.as_json:
+        click.echo(json_line({"seconds": seconds, "outputs": [_facts(n, v) for n, v in outputs.items()]}))
+        return
+    _print(outputs)
+    where = f"on {session.threads} thread{'s' if session.threads > 1 else ''}, first run"
+    say(f"{seconds * 1e3:.2f} ms {'on the simulator, whose time says nothing of a device' if how.simulate else where}")
+
+
+def _opened(model: str, target: str, flags: options.Flags, how: _Running) -> Session:
+    """The session of an artifact, or of a model that is compiled for it."""
     from occ.compiler.driver.sessions import compile_model, open_session
     from occ.runtime.artifact import Artifact
 
     if options.is_artifact(model):
         artifact = Artifact.load(model)
         options.check_as_built(model, artifact.manifest.target)
-        session = open_session(artifact, threads, simulate=simulate, options=flags.target_options)
+        session = open_session(artifact, how.threads, simulate=how.simulate, options=flags.target_options)
         options.check_sizes(model, session, flags.sizes)
-    else:
-        with progress() as tell:
-            settings = flags.settings(target, several=True, running=True, progress=tell)
-            session = compile_model(options.source_of(model), settings, threads, simulate=simulate)
-    manifest = session.artifact.manifest
-    if simulate and manifest.engine != "ascend":
-        raise click.UsageError(
-            f"--simulate runs the device parts of an Ascend artifact; `{model}` is for `{manifest.target}`"
-        )
-    inputs = given_inputs(session, _named(single, session), npz, flags.sizes, seed)
-    if not single and npz is None:
-        report_sizes(session, flags.sizes)
-    note(loops(session))
-    if profiled or trace is not None:
-        _profile(session, inputs, trace, as_json=as_json)
-        return
-    start = time.perf_counter()
-    with real_inputs_wanted(npz is None and not single):
-        outputs = session.run(inputs)
-    seconds = time.perf_counter() - start
-    if folder is not None:
-        folder.mkdir(parents=True, exist_ok=True)
-        for k, (name, value) in enumerate(outputs.items()):
-            _save(folder / file_name(name, k), value)
-    if as_json:
-        click.echo(json_line({"seconds": seconds, "outputs": [_facts(n, v) for n, v in outputs.items()]}))
-        return
+        return session
+    with progress() as tell:
+        settings = flags.settings(target, several=True, running=True, progress=tell)
+        return compile_model(options.source_of(model), settings, how.threads, simulate=how.simulate)
+
+
+def _print(outputs: Mapping[str, Any]) -> None:
+    """Print outputs for people."""
     for name, value in outputs.items():
         click.echo("\n".join(_lines(name, value)))
-    where = f"on {session.threads} thread{'s' if session.threads > 1 else ''}, first run"
-    say(f"{seconds * 1e3:.2f} ms {'on the simulator, whose time says nothing of a device' if simulate else where}")
 
 
 def _named(single: Sequence[str], session: Session) -> dict[str, str]:

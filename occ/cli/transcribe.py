@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,16 @@ import click
 
 from occ.cli import options
 from occ.cli.console import say
+
+
+@dataclass(frozen=True)
+class _Writing:
+    """The options of what is written down, and how."""
+
+    language: str | None
+    translate: bool
+    timestamps: bool
+    as_json: bool
 
 
 @click.command("transcribe")
@@ -23,10 +33,8 @@ from occ.cli.console import say
 @click.option("--json", "as_json", is_flag=True, help="Write lines of JSON.")
 @options.target
 @options.threads
-def command(
-    model: str, sounds: tuple[Path, ...], language: str | None, translate: bool, timestamps: bool, as_json: bool, target: str,
-    threads: int | None,
-) -> None:  # fmt: skip
+@options.as_record(_Writing, "how")
+def command(model: str, sounds: tuple[Path, ...], target: str, threads: int | None, how: _Writing) -> None:
     """Write down what is said in WAV files, with the Whisper model in the folder DIR.
 
     DIR is as optimum exports it: encoder_model.onnx, decoder_model_merged.onnx, tokenizer.json, and its configuration.
@@ -34,13 +42,13 @@ def command(
     from occ.generation.transcriber import Transcriber
 
     whisper = Transcriber(Path(model), threads, target=target)
-    task: Literal["translate", "transcribe"] = "translate" if translate else "transcribe"
+    task: Literal["translate", "transcribe"] = "translate" if how.translate else "transcribe"
     for sound in sounds:
         start = time.perf_counter()
-        found = whisper.transcribe(sound, language=language, task=task, timestamps=timestamps)
-        if as_json:
+        found = whisper.transcribe(sound, language=how.language, task=task, timestamps=how.timestamps)
+        if how.as_json:
             click.echo(json.dumps({"sound": str(sound), **asdict(found)}, ensure_ascii=False))
-        elif timestamps:
+        elif how.timestamps:
             for s in found.segments:
                 click.echo(f"[{_clock(s.start)} --> {_clock(s.end)}] {s.text}")
         else:

@@ -12,7 +12,7 @@ import pytest
 from building import mlp, model_of, reference
 
 import occ
-from occ.analysis.diff import CannotCompare
+from occ.analysis.oracles import CannotCompare
 from occ.compiler.driver.source import parsed
 
 NODES = """g (float[n,8] x) => (float[n,4] y) {
