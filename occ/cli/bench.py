@@ -12,6 +12,7 @@ import click
 from click.core import ParameterSource
 
 from occ.cli import options
+from occ.cli.artifact_options import check_as_built, check_sizes
 from occ.cli.console import json_line, progress, report_sizes
 from occ.inputs import given_inputs
 
@@ -113,8 +114,8 @@ def command(ctx: click.Context, model: str, target: str, as_json: bool, flags: o
     reference = how.reference
     if options.is_artifact(model):
         session = load(model, how.threads)
-        options.check_as_built(model, session.artifact.manifest.target)
-        options.check_sizes(model, session, flags.sizes)
+        check_as_built(model, session.artifact.manifest.target)
+        check_sizes(model, session, flags.sizes)
     else:
         reference = reference or model
         with progress() as tell:

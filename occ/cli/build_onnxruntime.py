@@ -8,6 +8,7 @@ from occ.cli import options
 from occ.cli.build_outputs import Output
 from occ.cli.build_summary import in_bytes
 from occ.cli.console import json_line, say
+from occ.cli.option_values import bounds_of, shapes_of, sizes_in_turn
 
 
 def emit_ort(model: str, target: str, how: Output, flags: options.Flags, *, as_json: bool) -> None:
@@ -24,9 +25,9 @@ def emit_ort(model: str, target: str, how: Output, flags: options.Flags, *, as_j
         raise click.UsageError("--emit ort keeps the signature of the model: leave --outputs out")
     if not model.endswith(".onnx"):
         raise click.UsageError("--emit ort takes an .onnx file: what occ has no code for stays as it is there")
-    if options.bounds_of(flags.dims) or len(options.sizes_in_turn(flags.shapes, flags.dims)) > 1:
+    if bounds_of(flags.dims) or len(sizes_in_turn(flags.shapes, flags.dims)) > 1:
         raise click.UsageError("--emit ort takes one size for each input and dim, and no bounds")
-    shapes, given = options.shapes_of(flags.shapes), flags.target_options
+    shapes, given = shapes_of(flags.shapes), flags.target_options
     place = check_out(how.path(model, flags), [model])
     made = emit(model, place, target, embed=how.weights == "embed", dims=flags.sizes, shapes=shapes, options=given)
     facts = {

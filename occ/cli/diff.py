@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from occ.cli import options
+from occ.cli.artifact_options import check_as_built
 from occ.cli.console import json_line, progress, report_sizes, say
 
 if TYPE_CHECKING:
@@ -96,7 +97,7 @@ def _compared(model: str, target: str, flags: options.Flags, how: _Comparing) ->
     if options.is_artifact(model):
         from occ.runtime.artifact import Artifact
 
-        options.check_as_built(model, Artifact.load(model).manifest.target)
+        check_as_built(model, Artifact.load(model).manifest.target)
     allowed = Allowed(how.tolerance, how.absolute)
     with progress() as tell:
         settings = flags.settings(target, running=True, progress=tell)

@@ -10,6 +10,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import say
+from occ.cli.option_values import pairs
 from occ.cli.passes import Looking, pass_options
 
 if TYPE_CHECKING:
@@ -46,7 +47,7 @@ def command(model: str, target: str, list_: bool, looking: Looking, how: _Runnin
 
     loaded = extensions([*options.project_rules(), *how.rules])
     found = get_target(target)
-    read = found.options.read(target, options.pairs(how.given, "-C"))
+    read = found.options.read(target, pairs(how.given, "-C"))
     if list_:
         from occ.compiler.passes.pipeline import pipeline_for
 

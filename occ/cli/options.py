@@ -4,24 +4,22 @@ from __future__ import annotations
 
 import sys
 import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
-from click.core import ParameterSource
 
 from occ.analysis.inspect import is_artifact as is_artifact
+from occ.cli.option_values import bounds_of, dims_of, pairs, shapes_of, sizes_in_turn
 from occ.compiler.targets.default import DEFAULT
 
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
     from occ.compiler.driver.source import Source
-    from occ.compiler.frontend.signature import Bounds
     from occ.compiler.tuning.workers import Workers
-    from occ.runtime.session import Session
 
 Decorator = Callable[[Any], Any]
 
@@ -164,82 +162,6 @@ outputs = click.option(
 )
 
 
-def pairs(values: Sequence[str], option: str, *, keys: bool = False, once: bool = False) -> dict[str, str]:
-    """`NAME=VALUE` options; names of a model may hold `=`, values do not; with `keys` it is the other way round.
-
-    Raises:
-        click.UsageError: one is nothing of the kind; or, with `once`, a name comes twice.
-    """
-    made: dict[str, str] = {}
-    for text in values:
-        name, sign, value = text.partition("=") if keys else text.rpartition("=")
-        if not sign or not name:
-            raise click.UsageError(f"{option} takes NAME=VALUE, not {text!r}")
-        if once and name in made:
-            raise click.UsageError(f"{option} is given twice for {name!r}")
-        made[name] = value
-    return made
-
-
-def shapes_of(values: Sequence[str]) -> dict[str, list[int | str]]:
-    """`--shape x=1,3,h,w`."""
-    return {
-        name: [_extent(part.strip()) for part in value.split(",") if part.strip()]
-        for name, value in pairs(values, "--shape").items()
-    }
-
-
-def sizes_in_turn(shapes: Sequence[str], dims: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-    """The values of --shape and --dim: for the general plan, then for each plan of certain sizes.
-
-    What is given once holds for all of them.
-
-    Raises:
-        click.UsageError: of two inputs or dims that are given more than once one has more sizes than the other.
-    """
-    given: dict[tuple[str, str], list[str]] = {}
-    for option, values in (("--shape", shapes), ("--dim", dims)):
-        for value in values:
-            (name,) = pairs([value], option)
-            given.setdefault((option, name), []).append(value)
-    several = {key: values for key, values in given.items() if len(values) > 1}
-    counts = {len(values) for values in several.values()}
-    if len(counts) > 1:
-        listed = ", ".join(f"{option} {name} has {len(v)}" for (option, name), v in several.items())
-        raise click.UsageError(f"sizes that are given in turn go together: {listed}")
-    once = {key: values[0] for key, values in given.items() if key not in several}
-    plans = [once, *(once | {key: values[k] for key, values in several.items()} for k in range(max(counts, default=0)))]
-    return [
-        ([v for (o, _), v in p.items() if o == "--shape"], [v for (o, _), v in p.items() if o == "--dim"])
-        for p in plans
-    ]
-
-
-def _extent(text: str) -> int | str:
-    return int(text) if text.lstrip("-").isdigit() else text
-
-
-def dims_of(values: Sequence[str]) -> dict[str, int]:
-    """The sizes of `--dim batch=4`; bounds are no sizes."""
-    made: dict[str, int] = {}
-    for name, value in pairs(values, "--dim").items():
-        if ".." not in value:
-            if not value.isdigit():
-                raise click.UsageError(f"--dim takes NAME=NUMBER or NAME=LEAST..MOST:STEP, not {name}={value}")
-            made[name] = int(value)
-    return made
-
-
-def bounds_of(values: Sequence[str]) -> dict[str, Bounds]:
-    """The bounds of `--dim height=32..1280:32`."""
-    from occ.compiler.frontend.signature import Bounds
-
-    try:
-        return {n: Bounds.read(v) for n, v in pairs(values, "--dim").items() if ".." in v}
-    except ValueError as e:
-        raise click.UsageError(f"--dim: {e}") from None
-
-
 def project_rules() -> list[str]:
     """The rule files that `[tool.occ] rules` of the nearest pyproject.toml names, relative to it."""
     here = Path.cwd()
@@ -266,41 +188,6 @@ def source_of(name: str) -> Source:
     except UnicodeDecodeError:
         return data
     return text if text.lstrip().startswith(("module", "#")) else data
-
-
-def check_as_built(model: str, built_for: str) -> None:
-    """Refuse options of a build that were typed for an artifact, which is what it was built to be.
-
-    Raises:
-        click.UsageError: `-t` names another target than the artifact has; or there is `--shape` or `--rules`.
-    """
-    context = click.get_current_context()
-
-    def typed(name: str) -> bool:
-        return context.get_parameter_source(name) is ParameterSource.COMMANDLINE
-
-    asked = context.params.get("target")
-    if typed("target") and asked != built_for:
-        remedy = f"leave -t out, or build the model again with -t {asked}"
-        raise click.UsageError(f"`{model}` is an artifact for `{built_for}`, not `{asked}`: {remedy}")
-    for name, option in (("shapes", "--shape"), ("rules", "--rules")):
-        if typed(name):
-            raise click.UsageError(f"`{model}` is an artifact: {option} is for `occ build`")
-
-
-def check_sizes(model: str, session: Session, sizes: Mapping[str, int]) -> None:
-    """Refuse --dim for a dim that an artifact does not have, or has fixed.
-
-    Raises:
-        click.UsageError: there is one.
-    """
-    from occ.inputs import free_dims
-
-    free = free_dims(session, {})
-    for name in sizes:
-        if name not in free:
-            remedy = f"its dims: {', '.join(free)}" if free else "all its sizes are fixed"
-            raise click.UsageError(f"`{model}` is an artifact without a symbolic dim `{name}`; {remedy}")
 
 
 @dataclass(frozen=True)

@@ -13,9 +13,11 @@ import click
 import numpy as np
 
 from occ.cli import options
+from occ.cli.artifact_options import check_as_built, check_sizes
 from occ.cli.bounds import Seconds
 from occ.cli.console import json_line, progress, real_inputs_wanted, report_sizes, say
 from occ.cli.deadline import Note, loops, run_within
+from occ.cli.option_values import pairs
 from occ.inputs import given_inputs
 
 if TYPE_CHECKING:
@@ -131,9 +133,9 @@ def _opened(model: str, target: str, flags: options.Flags, how: _Running) -> Ses
 
     if options.is_artifact(model):
         artifact = Artifact.load(model)
-        options.check_as_built(model, artifact.manifest.target)
+        check_as_built(model, artifact.manifest.target)
         session = open_session(artifact, how.threads, simulate=how.simulate, options=flags.target_options)
-        options.check_sizes(model, session, flags.sizes)
+        check_sizes(model, session, flags.sizes)
         return session
     with progress() as tell:
         settings = flags.settings(target, several=True, running=True, progress=tell)
@@ -160,7 +162,7 @@ def _named(single: Sequence[str], session: Session) -> dict[str, str]:
     for text in single:
         if "=" not in text:
             raise click.UsageError(f"--input takes NAME=FILE, not {text!r}; the inputs: {', '.join(names)}")
-    return options.pairs(single, "--input", once=True)
+    return pairs(single, "--input", once=True)
 
 
 def _profile(session: Session, inputs: dict[str, np.ndarray], trace: Path | None, *, as_json: bool) -> None:

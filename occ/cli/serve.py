@@ -10,7 +10,9 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli import options
+from occ.cli.artifact_options import check_as_built
 from occ.cli.console import progress, say
+from occ.cli.option_values import dims_of, pairs
 from occ.serve.ports import check_ports
 
 if TYPE_CHECKING:
@@ -74,7 +76,7 @@ def command(
         _serve_language_model(models[0], host, port, settings, capacity, threads)
         return
     found = _named(models)
-    extra = {"target": target, "dims": options.dims_of(dims), "options": options.pairs(given, "-C", keys=True)}
+    extra = {"target": target, "dims": dims_of(dims), "options": pairs(given, "-C", keys=True)}
     if find_spec("mlserver") is None:
         raise _missing("mlserver", "mlserver")
     check_ports(host, port, 3)
@@ -119,7 +121,7 @@ def _prepare(path: Path, extra: Mapping[str, Any]) -> None:
     from occ.loading import load
 
     if options.is_artifact(str(path)):
-        options.check_as_built(str(path), load(path).artifact.manifest.target)
+        check_as_built(str(path), load(path).artifact.manifest.target)
         return
     with progress() as tell:
         tell(f"compiling {path.name}")
