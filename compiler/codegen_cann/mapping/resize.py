@@ -22,7 +22,8 @@ from occ.compiler.codegen_cann.mapping.shape import gathered, placed
 from occ.compiler.interp.evaluate import run
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.resize import AxisResize, along_axis, axis_plan
+from occ.compiler.ir.ops.resize import along_axis
+from occ.compiler.ir.ops.resize_plan import AxisResize, axis_plan
 from occ.compiler.ir.te.function import Builder, Param, TeFunc, Tensor
 from occ.compiler.ir.types import TensorType
 

@@ -5,18 +5,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import sqrt
-from typing import Any
 
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dim import Dim, exact_quotient, product
-from occ.compiler.ir.dim import minimum as least
+from occ.compiler.ir.dim import Dim, exact_quotient
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.reduce import over_axes
-from occ.compiler.ir.shape import broadcasts_to, equal_dims, show_shape
+from occ.compiler.ir.shape import broadcasts_to, equal_dims
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -248,72 +246,6 @@ class FlexOutput:
         return b.Cast(y, to=v.tensor.dtype)
 
 
-@op("RotaryEmbedding")
-class RotaryEmbedding:
-    """Pairs of the head turned by an angle that depends on the position (ONNX RotaryEmbedding 23)."""
-
-    static = ("position_ids",)
-
-    def body(t, x, cos_cache, sin_cache, position_ids=None, *, a):
-        return rotated(t, x, cos_cache, sin_cache, position_ids, a)
-
-
-def rotated(t: Builder, x: Tensor, cos: Tensor, sin: Tensor, position_ids: Tensor | None, a: Any) -> Tensor:
-    """RotaryEmbedding of `[N, H, L, D]` or `[N, L, H*D]`.
-
-    Raises:
-        Invalid: the number of heads is missing, or the caches do not fit.
-    """
-    flat = x.rank == 3
-    if position_ids is not None and position_ids.rank != 2 and product(position_ids.shape) != 1:
-        raise Invalid(f"positions of `RotaryEmbedding` are `[batch, length]`, not {show_shape(position_ids.shape)}")
-    if flat and not a.num_heads:
-        raise Invalid("`RotaryEmbedding` of rank 3 needs `num_heads`")
-    head = quotient("RotaryEmbedding", x.shape[2], a.num_heads) if flat else x.shape[3]
-    dim = a.rotary_embedding_dim or head
-    equal_dims(least(dim, head), dim, "`RotaryEmbedding`: the elements that turn, and those of a head")
-    half = quotient("RotaryEmbedding", dim, 2)
-    for cache in (cos, sin):
-        equal_dims(cache.shape[-1], half, "`RotaryEmbedding`: half of the elements that turn, and angles of a position")
-    places = [cos.shape[:-1], sin.shape[:-1]] if position_ids is None else [position_ids.shape]
-    for n, m in (
-        pair for given in places for pair in zip(reversed(given), (x.shape[1 if flat else 2], x.shape[0]), strict=False)
-    ):
-        if n != 1:
-            equal_dims(n, m, "`RotaryEmbedding`: positions, and those of the data")
-    if position_ids is not None:
-        t.check(
-            position_ids.shape,
-            lambda *i: (cast(I64, position_ids[i]) >= 0) & (cast(I64, position_ids[i]) < wrap(cos.shape[0])),
-            "`RotaryEmbedding` has a position outside of the cache",
-        )
-
-    def element(*i: Expr) -> Expr:
-        n, length = i[0], i[1] if flat else i[2]
-        d = i[2] % wrap(head) if flat else i[3]
-
-        def angle(cache: Tensor, k: Expr) -> Expr:
-            if position_ids is None:
-                return cache.at((n, length, k))
-            return cache[cast(I64, position_ids.at((n, length))), k]
-
-        def at(k: Expr) -> Expr:
-            return x[n, length, i[2] // wrap(head) * wrap(head) + k] if flat else x[n, i[1], length, k]
-
-        if a.interleaved:
-            pair, second = d // 2, equal(d % 2, 1)
-            one, two = at(pair * 2), at(pair * 2 + 1)
-        else:
-            second = d >= wrap(half)
-            pair = where(second, d - wrap(half), d)
-            one, two = at(pair), at(pair + wrap(half))
-        c, s = angle(cos, pair), angle(sin, pair)
-        turned = where(second, s * one + c * two, c * one - s * two)
-        return turned if dim == head else where(d < wrap(dim), turned, x[i])
-
-    return t.map(x.shape, element, name="rotated")
-
-
 @op("SwiGLU")
 class SwiGLU:
     def composite(b, x, y, *, a):
@@ -322,55 +254,10 @@ class SwiGLU:
         return b.Mul(b.Swish(x, alpha=a.alpha), y)
 
 
-@op("CausalConvWithState")
-class CausalConvWithState:
-    """Depthwise convolution over the time axis that sees the past only; the last positions are the next state."""
-
-    def composite(b, x, weight, bias=None, past=None, *, a):
-        return causal_convolution(b, x, weight, bias, past, a.activation or "none", 1)
-
-
-def causal_convolution(
-    b: GraphBuilder, x: Value, weight: Value, bias: Value | None, past: Value | None, activation: str, dilation: int
-) -> tuple[Value, Value]:
-    """An activation of the convolution `[N, C, L]` of each channel with the positions before it, and the next state.
-
-    Raises:
-        Invalid: channels or taps are symbolic, or the activation is unknown.
-    """
-    n, channels, _ = x.tensor.dims
-    taps = weight.tensor.dims[2]
-    if not isinstance(channels, int) or not isinstance(taps, int):
-        raise Invalid("`CausalConvWithState` needs a constant number of channels and taps")
-    kept = (taps - 1) * dilation
-    if past is None:
-        past = zeros(b, TensorType(x.tensor.dtype, (n, channels, kept)))
-    padded = b.Concat(past, x, axis=2)
-    y = b.Conv(padded, weight, bias, group=channels, dilations=(dilation,))
-    if activation in ("silu", "swish"):
-        y = b.Swish(y)
-    elif activation != "none":
-        raise Invalid(f"`activation` of `CausalConvWithState` is {activation!r}", code="OCC0107")
-    length = padded.tensor.dims[2]
-    start = b.dims(values=(length - kept,), shape=(1,))
-    end = b.dims(values=(length,), shape=(1,))
-    return y, b.Slice(padded, start, end, b.constant(np.array([2])))
-
-
 def zeros(b: GraphBuilder, type_: TensorType) -> Value:
     """Zeros of a type."""
     shape = b.dims(values=type_.dims, shape=(type_.rank,))
     return b.ConstantOfShape(shape, value=np.zeros(1, type_.dtype.numpy))
 
 
-ALL = (
-    FlexAttention,
-    FlexScores,
-    FlexOutput,
-    AttentionMask,
-    AttentionSoftmax,
-    Attention,
-    RotaryEmbedding,
-    SwiGLU,
-    CausalConvWithState,
-)
+ALL = (FlexAttention, FlexScores, FlexOutput, AttentionMask, AttentionSoftmax, Attention, SwiGLU)

@@ -18,7 +18,7 @@ from occ.compiler.ir.dtype import F32, I64, STR, DType
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.ml_scores import best, floats, labelled, rows, single, transformed
 from occ.compiler.ir.shape import data_dim
-from occ.compiler.ir.types import MapType, SequenceType, TensorType
+from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
 DOMAIN = "ai.onnx.ml"
@@ -229,78 +229,15 @@ class SVMRegressor:
         return TensorType(F32, (*_batch(x), 1))
 
 
-@op("ai.onnx.ml.LabelEncoder", host="LabelEncoder")
-class LabelEncoder:
-    """Each element looked up in a table."""
-
-    def infer(x, *, a):
-        return TensorType(_encoded(x.dtype, a), x.type.shape)
-
-
-def _encoded(dtype: DType, a: SimpleNamespace) -> DType:
-    from occ.compiler.ir.dtype import from_numpy
-
-    if getattr(a, "classes_strings", None):  # ai.onnx.ml 1: between strings and their positions
-        return I64 if dtype == STR else STR
-    if a.values_tensor is not None:
-        return STR if a.values_tensor.dtype.kind in "OUST" else from_numpy(a.values_tensor.dtype)
-    for name, made in (("values_strings", STR), ("values_int64s", I64), ("values_floats", F32)):
-        if getattr(a, name) is not None:
-            return made
-    raise Invalid("`LabelEncoder` has no values", code="OCC0107")
-
-
-@op("ai.onnx.ml.CategoryMapper", host="CategoryMapper")
-class CategoryMapper:
-    """Strings to numbers, or numbers to strings."""
-
-    def infer(x, *, a):
-        return TensorType(I64 if x.dtype == STR else STR, x.type.shape)
-
-
-@op("ai.onnx.ml.OneHotEncoder", host="OneHotEncoder")
-class OneHotEncoder:
-    """A new last axis with a 1 for the category of each element."""
-
-    def infer(x, *, a):
-        categories = len(a.cats_strings or a.cats_int64s or ())
-        return TensorType(F32, None if x.type.shape is None else (*x.shape, categories))
-
-
-@op("ai.onnx.ml.ZipMap", host="ZipMap")
-class ZipMap:
-    """A map from class to score for each row."""
-
-    def infer(x, *, a):
-        return SequenceType(MapType(STR if a.classlabels_strings else I64, TensorType(F32, ())))
-
-
-@op("ai.onnx.ml.DictVectorizer", host="DictVectorizer")
-class DictVectorizer:
-    """The values of a map, in the order of a vocabulary."""
-
-    def infer(x, *, a):
-        if not isinstance(x.type, MapType):
-            raise Invalid(f"`DictVectorizer` takes a map, not {x.type}")
-        words = len(a.string_vocabulary or a.int64_vocabulary or ())
-        return TensorType(x.type.value.dtype, (1, words))
-
-
-@op("ai.onnx.ml.CastMap", host="CastMap")
-class CastMap:
-    """The values of a map in the order of its keys, dense or at the place that the key names."""
-
-    def infer(x, *, a):
-        if not isinstance(x.type, MapType):
-            raise Invalid(f"`CastMap` takes a map, not {x.type}")
-        made = {"TO_FLOAT": F32, "TO_INT64": I64, "TO_STRING": STR}.get(a.cast_to)
-        if made is None:
-            raise Invalid(f"`cast_to` of `CastMap` is {a.cast_to!r}", code="OCC0107")
-        return TensorType(made, (1, a.max_map if a.map_form == "SPARSE" else data_dim(0)))
-
-
 ALL: tuple[OpSpec, ...] = (
-    Scaler, Normalizer, Binarizer, Imputer, ArrayFeatureExtractor, FeatureVectorizer, LinearRegressor, LinearClassifier,
-    SVMClassifier, SVMRegressor, LabelEncoder, CategoryMapper,
-    OneHotEncoder, ZipMap, DictVectorizer, CastMap,
-)  # fmt: skip
+    Scaler,
+    Normalizer,
+    Binarizer,
+    Imputer,
+    ArrayFeatureExtractor,
+    FeatureVectorizer,
+    LinearRegressor,
+    LinearClassifier,
+    SVMClassifier,
+    SVMRegressor,
+)

@@ -6,135 +6,27 @@ A step past the end of its sequence (`sequence_lens`) keeps the state and gives 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.operator.spec import OpSpec, op
+from occ.compiler.ir.ops.recurrent_cells import (
+    ACTIVATIONS,
+    CELLS,
+    Cell,
+    CellWeights,
+    Codes,
+    constant_like,
+    gate_product,
+    split_gates,
+)
 from occ.compiler.ir.shape import equal_shapes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
 _UNROLLED = 2  # steps that are written out in a row, without a loop
-
-# name -> (builder, x, alpha, beta) -> result, and the defaults of alpha and beta (ONNX RNN, "Activation functions")
-_ACTIVATIONS: dict[str, tuple[Callable[..., Any], float, float]] = {
-    "relu": (lambda b, x, p, q: b.Relu(x), 0, 0),
-    "tanh": (lambda b, x, p, q: b.Tanh(x), 0, 0),
-    "sigmoid": (lambda b, x, p, q: b.Sigmoid(x), 0, 0),
-    "affine": (lambda b, x, p, q: b.Add(b.Mul(x, _like(b, x, p)), _like(b, x, q)), 1.0, 0),
-    "leakyrelu": (lambda b, x, p, q: b.LeakyRelu(x, alpha=p), 0.01, 0),
-    "thresholdedrelu": (lambda b, x, p, q: b.ThresholdedRelu(x, alpha=p), 1.0, 0),
-    "scaledtanh": (lambda b, x, p, q: b.Mul(b.Tanh(b.Mul(x, _like(b, x, q))), _like(b, x, p)), 1.0, 1.0),
-    "hardsigmoid": (lambda b, x, p, q: b.HardSigmoid(x, alpha=p, beta=q), 0.2, 0.5),
-    "elu": (lambda b, x, p, q: b.Elu(x, alpha=p), 1.0, 0),
-    "softsign": (lambda b, x, p, q: b.Softsign(x), 0, 0),
-    "softplus": (lambda b, x, p, q: b.Softplus(x), 0, 0),
-}
-
-
-def _like(b: Any, x: Value, number: float) -> Value:
-    return b.constant(number, x.tensor.dtype)
-
-
-@dataclass(frozen=True)
-class _Cell:
-    """The cell of a recurrent operator: its gates, states and activations.
-
-    Attributes:
-        gates: how many gates share the weights.
-        states: tensors that a step hands on; the first is the result of the step.
-        defaults: activations of one direction.
-        step: `(builder, gates of the input, states, weights, activations, attributes) -> states`.
-    """
-
-    gates: int
-    states: int
-    defaults: tuple[str, ...]
-    step: Callable[..., tuple[Value, ...]]
-
-
-@dataclass(frozen=True)
-class _Weights:
-    """Weights of one direction: recurrence [h, gates * h], its bias, peepholes [3, h]; scale and zero point of codes."""
-
-    r: Value
-    bias: Value | None
-    peephole: Value | None
-    scale: Value | None = None
-    zero: Value | None = None
-
-
-@dataclass(frozen=True)
-class Codes:
-    """Weights as integers, `[directions, inputs, gates * h]`: scales and zero points of W and of R, `[directions, ...]`."""
-
-    w_scale: Value
-    w_zero: Value
-    r_scale: Value
-    r_zero: Value
-
-
-def _product(b, x, w, scale=None, zero=None):
-    """`x @ w`; of weights that are codes, `x` is quantised by its range."""
-    return b.MatMul(x, w) if scale is None else b.op("com.microsoft.DynamicQuantizeMatMul", x, w, scale, zero)
-
-
-def _rnn(b, x, states, w, act, a):
-    return (act[0](_clipped(b, b.Add(x, _plus_bias(b, b.MatMul(states[0], w.r), w.bias)), a)),)
-
-
-def _gru(b, x, states, w, act, a):
-    (h,) = states
-    xz, xr, xh = _parts(b, x, 3)
-    rz, rr, rh = _parts(b, w.r, 3)
-    bz, br, bh = (None,) * 3 if w.bias is None else _parts(b, w.bias, 3)
-    z = act[0](_clipped(b, b.Add(xz, _plus_bias(b, b.MatMul(h, rz), bz)), a))
-    r = act[0](_clipped(b, b.Add(xr, _plus_bias(b, b.MatMul(h, rr), br)), a))
-    if a.linear_before_reset:
-        inner = b.Mul(r, _plus_bias(b, b.MatMul(h, rh), bh))
-    else:
-        inner = _plus_bias(b, b.MatMul(b.Mul(r, h), rh), bh)
-    new = act[1](_clipped(b, b.Add(xh, inner), a))
-    return (b.Add(b.Mul(b.Sub(_like(b, z, 1), z), new), b.Mul(z, h)),)
-
-
-def _lstm(b, x, states, w, act, a):
-    h, c = states
-    i, o, f, g = _parts(b, b.Add(x, _plus_bias(b, _product(b, h, w.r, w.scale, w.zero), w.bias)), 4)
-    pi, po, pf = (None,) * 3 if w.peephole is None else _parts(b, w.peephole, 3)
-    i = act[0](_clipped(b, _peep(b, i, pi, c), a))
-    f = b.Sub(_like(b, i, 1), i) if a.input_forget else act[0](_clipped(b, _peep(b, f, pf, c), a))
-    new = b.Add(b.Mul(f, c), b.Mul(i, act[1](_clipped(b, g, a))))
-    o = act[0](_clipped(b, _peep(b, o, po, new), a))
-    return b.Mul(o, act[2](new)), new
-
-
-def _peep(b, gate, weight, c):
-    return gate if weight is None else b.Add(gate, b.Mul(weight, c))
-
-
-def _plus_bias(b, x, bias):
-    return x if bias is None else b.Add(x, bias)
-
-
-def _clipped(b, x, a):
-    return x if a.clip is None else b.Clip(x, _like(b, x, -a.clip), _like(b, x, a.clip))
-
-
-def _parts(b, x, n: int):
-    """`x` in `n` equal pieces along its last axis."""
-    return b.Split(x, axis=-1, num_outputs=n, n_results=n)
-
-
-_CELLS = {
-    "RNN": _Cell(1, 1, ("Tanh",), _rnn),
-    "GRU": _Cell(3, 1, ("Sigmoid", "Tanh"), _gru),
-    "LSTM": _Cell(4, 2, ("Sigmoid", "Tanh", "Tanh"), _lstm),
-}
 
 
 def fit_operand(name: str, x: TensorType | None, wanted: Sequence[Dim]) -> None:
@@ -143,7 +35,7 @@ def fit_operand(name: str, x: TensorType | None, wanted: Sequence[Dim]) -> None:
         equal_shapes(x.shape, wanted, name)
 
 
-def _infer(cell: _Cell, x, w, r, bias, lens, initial, peephole, a):
+def _infer(cell: Cell, x, w, r, bias, lens, initial, peephole, a):
     if (x.rank, w.rank, r.rank) != (3, 3, 3):
         raise Invalid(f"X, W and R have rank 3, not {x.rank}, {w.rank} and {r.rank}")
     directions = 2 if a.direction == "bidirectional" else 1
@@ -165,7 +57,7 @@ def _infer(cell: _Cell, x, w, r, bias, lens, initial, peephole, a):
 
 
 def _composite(
-    cell: _Cell, b, x, w, r, bias, lens, initial: Sequence[Value | None], peephole, a, codes: Codes | None = None
+    cell: Cell, b, x, w, r, bias, lens, initial: Sequence[Value | None], peephole, a, codes: Codes | None = None
 ):
     if a.layout:
         x = b.Transpose(x, perm=(1, 0, 2))
@@ -212,7 +104,7 @@ def _valid(b, steps: Dim, lens: Value):
     return b.Less(times, b.Unsqueeze(b.Cast(lens, to=I64), b.constant([0, 2], I64)))
 
 
-def _activations(cell: _Cell, a, d: int):
+def _activations(cell: Cell, a, d: int):
     names = a.activations or cell.defaults * (d + 1)
     at = d * len(cell.defaults)
     if len(names) < at + len(cell.defaults):
@@ -220,9 +112,9 @@ def _activations(cell: _Cell, a, d: int):
     alphas, betas = iter(a.activation_alpha or ()), iter(a.activation_beta or ())
     made = []
     for k, name in enumerate(names):
-        if name.lower() not in _ACTIVATIONS:
+        if name.lower() not in ACTIVATIONS:
             raise Invalid(f"the activation `{name}` is unknown", code="OCC0107")
-        fn, alpha, beta = _ACTIVATIONS[name.lower()]
+        fn, alpha, beta = ACTIVATIONS[name.lower()]
         p = next(alphas, alpha) if alpha or beta else alpha  # only functions with parameters take them
         q = next(betas, beta) if name.lower() in ("affine", "scaledtanh", "hardsigmoid") else beta
         if at <= k < at + len(cell.defaults):
@@ -230,13 +122,13 @@ def _activations(cell: _Cell, a, d: int):
     return made
 
 
-def _run(cell: _Cell, b, x, pieces, states, valid, activations, a, backwards: bool):
+def _run(cell: Cell, b, x, pieces, states, valid, activations, a, backwards: bool):
     """One direction: the results of all steps [steps, batch, h], and the last states."""
     w, r, bias, peephole, w_scale, w_zero, r_scale, r_zero = pieces
-    given = _product(b, x, w, w_scale, w_zero)
+    given = gate_product(b, x, w, w_scale, w_zero)
     of_r = None
     if bias is not None:
-        of_w, of_r = _parts(b, bias, 2)
+        of_w, of_r = split_gates(b, bias, 2)
         if cell.gates == 3 and a.linear_before_reset:
             given = b.Add(given, of_w)
         else:
@@ -245,11 +137,11 @@ def _run(cell: _Cell, b, x, pieces, states, valid, activations, a, backwards: bo
 
     def step(inner, current, slices, captured):
         act = [make(inner) for make in activations]
-        new = cell.step(inner, slices[0], current, _Weights(*captured), act, a)
+        new = cell.step(inner, slices[0], current, CellWeights(*captured), act, a)
         if valid is None:
             return (*new, new[0])
         kept = [inner.Where(slices[1], n, old) for n, old in zip(new, current, strict=True)]
-        return (*kept, inner.Where(slices[1], new[0], _like(inner, new[0], 0)))
+        return (*kept, inner.Where(slices[1], new[0], constant_like(inner, new[0], 0)))
 
     sequences = [given] if valid is None else [given, valid]
     steps = x.tensor.dims[0]
@@ -287,7 +179,7 @@ def _scanned(b, step, states, sequences, weights, backwards: bool):
 
 def quantized_lstm(b, x, w, r, bias, lens, initial: Sequence[Value | None], peephole, codes: Codes, a):
     """An LSTM whose products are those of codes; `w` and `r` are `[directions, inputs, 4 * h]`."""
-    return _composite(_CELLS["LSTM"], b, x, w, r, bias, lens, initial, peephole, a, codes)
+    return _composite(CELLS["LSTM"], b, x, w, r, bias, lens, initial, peephole, a, codes)
 
 
 @op("RNN")
@@ -295,10 +187,10 @@ class RNN:
     """`h' = f(x W + h R + b)`."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, *, a):
-        return _infer(_CELLS["RNN"], x, w, r, bias, lens, [h], None, a)
+        return _infer(CELLS["RNN"], x, w, r, bias, lens, [h], None, a)
 
     def composite(b, x, w, r, bias=None, lens=None, h=None, *, a):
-        return _composite(_CELLS["RNN"], b, x, w, r, bias, lens, [h], None, a)
+        return _composite(CELLS["RNN"], b, x, w, r, bias, lens, [h], None, a)
 
 
 @op("GRU")
@@ -306,10 +198,10 @@ class GRU:
     """Gates z, r, h."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, *, a):
-        return _infer(_CELLS["GRU"], x, w, r, bias, lens, [h], None, a)
+        return _infer(CELLS["GRU"], x, w, r, bias, lens, [h], None, a)
 
     def composite(b, x, w, r, bias=None, lens=None, h=None, *, a):
-        return _composite(_CELLS["GRU"], b, x, w, r, bias, lens, [h], None, a)
+        return _composite(CELLS["GRU"], b, x, w, r, bias, lens, [h], None, a)
 
 
 @op("LSTM")
@@ -317,10 +209,10 @@ class LSTM:
     """Gates i, o, f, c; peepholes i, o, f."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *, a):
-        return _infer(_CELLS["LSTM"], x, w, r, bias, lens, [h, c], peephole, a)
+        return _infer(CELLS["LSTM"], x, w, r, bias, lens, [h, c], peephole, a)
 
     def composite(b, x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *, a):
-        return _composite(_CELLS["LSTM"], b, x, w, r, bias, lens, [h, c], peephole, a)
+        return _composite(CELLS["LSTM"], b, x, w, r, bias, lens, [h, c], peephole, a)
 
 
 ALL: tuple[OpSpec, ...] = (RNN, GRU, LSTM)

@@ -7,7 +7,7 @@ from typing import ClassVar
 
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.resize import EXACT
+from occ.compiler.ir.ops.resize_plan import EXACT
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass, finish
 

@@ -8,7 +8,8 @@ from types import SimpleNamespace
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
-from occ.compiler.ir.ops.recurrent import Codes, fit_operand, quantized_lstm
+from occ.compiler.ir.ops.recurrent import fit_operand, quantized_lstm
+from occ.compiler.ir.ops.recurrent_cells import Codes
 from occ.compiler.ir.types import TensorType
 
 

@@ -1,0 +1,83 @@
+"""Products of tokens with the matrices of their experts, as internal operators."""
+
+# pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from occ.compiler.ir.dtype import F32, I32
+from occ.compiler.ir.operator.spec import op
+from occ.compiler.ir.ops.contrib.block_quantized import field
+from occ.compiler.ir.ops.contrib.mixture_of_experts import check_experts
+from occ.compiler.ir.ops.quantize import dequantized
+from occ.compiler.ir.shape import equal_dims, equal_shapes
+from occ.compiler.ir.te import functions as f
+from occ.compiler.ir.te.expr import Expr, cast, literal
+from occ.compiler.ir.te.function import Builder, Tensor
+
+
+def _summed(t: Builder, x: Tensor, experts: Tensor, n: int, weight: Callable[..., Expr], bias: Tensor | None) -> Tensor:
+    """`x[r, s] @ weight[experts[r, s]]' + bias[experts[r, s]]` in f32; one slot of `x` serves all."""
+    rows, slots = experts.shape
+    one = x.shape[1] == 1
+
+    def term(r: Expr, s: Expr, j: Expr, k: Expr) -> Expr:
+        given = x[r, literal(0, s.dtype) if one else s, k]
+        return f.in_acc(given) * weight(experts[r, s], j, k)
+
+    acc = t.sum((rows, slots, n), [x.shape[2]], term, name="expert_sum")
+
+    def element(r: Expr, s: Expr, j: Expr) -> Expr:
+        total = cast(F32, acc[r, s, j])
+        return total if bias is None else total + cast(F32, bias[experts[r, s], j])
+
+    return t.map(acc.shape, element, name="expert_product")
+
+
+@op("expert_product", own_attributes="", tags=("contraction",))
+class ExpertProduct:
+    """Rows `[R, 1 or k, K]` times the matrices `[E, N, K]` of their experts `i64[R, k]`.
+
+    The result is f32 `[R, k, N]`.
+    """
+
+    operands = ("x", "experts", "weights", "bias")
+
+    def body(t, x, experts, weights, bias=None, *, a):
+        equal_dims(x.shape[2], weights.shape[2], "weights of experts: inner extents")
+        if bias is not None:
+            equal_shapes(bias.shape, weights.shape[:2], "a bias of experts")
+        return _summed(t, x, experts, weights.shape[1], lambda e, n, k: cast(F32, weights[e, n, k]), bias)
+
+
+@op("expert_product_of_blocks", own_attributes="bits=int block=int", tags=("contraction",))
+class ExpertProductOfBlocks:
+    """`expert_product` of block-quantised matrices, codes `u8[E, N, K*bits/8]` with the low bits first.
+
+    Scales are `[E, N]` or, by blocks of K, `[E, N, K/block]`.
+
+    Zero points are packed likewise along their last axis, `2**(bits - 1)` where there are none.
+    """
+
+    operands = ("x", "experts", "codes", "scales", "zeros", "bias")
+
+    def body(t, x, experts, codes, scales, zeros=None, bias=None, *, a):
+        bits, each = a.bits, 8 // a.bits
+        check_experts(x, codes, scales, zeros, bias, bits, a.block)
+
+        def zero(e: Expr, n: Expr, k: Expr) -> Expr:
+            if zeros is None:
+                return literal(1 << (bits - 1), I32)
+            if zeros.rank == 2:
+                return cast(I32, field(zeros[e, n // each], n, bits))
+            return cast(I32, field(zeros[e, n, k // a.block // each], k // a.block, bits))
+
+        def weight(e: Expr, n: Expr, k: Expr) -> Expr:
+            code = cast(I32, field(codes[e, n, k // each], k, bits)) - zero(e, n, k)
+            scale = scales[e, n] if scales.rank == 2 else scales[e, n, k // a.block]
+            return dequantized(code, scale, None, F32)
+
+        return _summed(t, x, experts, codes.shape[1], weight, bias)
+
+
+ALL = (ExpertProduct, ExpertProductOfBlocks)
