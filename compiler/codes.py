@@ -144,7 +144,8 @@ CODES: dict[str, Code] = {
     ),
     "OCC0402": Code(
         "Halide is not installed",
-        "`-t cpu` needs the `halide` package: `pip install halide`. `-t cpu-jit` works without it.",
+        "`-t cpu` needs the `halide` package: `pip install halide`, which has wheels for x86-64 and Python up to 3.13."
+        " `-t cpu-jit` works without it.",
     ),
     "OCC0403": Code(
         "the C++ compiler or the generator failed",

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from occ.compiler.cache.cache import Cache
-from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
+from occ.compiler.diagnostics import CompileError, Diagnostic, closest, error, shorten
 from occ.compiler.driver.plugins import extensions
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.size_cases import assumptions, cases, shown_at
@@ -31,7 +31,7 @@ from occ.compiler.passes.fuse.use_kernels import libraries
 from occ.compiler.passes.manager import Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import pipeline_for, size_stable
 from occ.compiler.plan.undefined_sizes import undefined_sizes
-from occ.compiler.targets.registry import get_target
+from occ.compiler.targets.registry import all_targets, get_target
 from occ.compiler.targets.target import Generated, Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
@@ -142,8 +142,7 @@ class Compilation:
             CompileError: the model cannot be compiled; or OCC0602 the stage is unknown or before the module's.
         """
         if stage != self.module.stage and stage not in {"imported", *self.pipeline}:
-            message = f"target `{self.target.name}` has no stage `{stage}`"
-            raise error("OCC0602", message, help=f"stages: {', '.join(self.stages)}")
+            raise self._no_stage(stage)
         if ORDER[stage] < ORDER[self.module.stage]:
             raise error("OCC0602", f"the text is at stage `{self.module.stage}`, which comes after `{stage}`")
         for s in STAGES[ORDER[self.module.stage] + 1 : ORDER[stage] + 1]:
@@ -183,6 +182,18 @@ class Compilation:
         self._files |= mapped_files(w.data for w in self.module.weights.values())
         for file in self._files:
             file.madvise(mmap.MADV_DONTNEED)
+
+    def _no_stage(self, stage: str) -> CompileError:
+        """The error of a stage that the target does not have, with the targets that do."""
+        others = ", ".join(
+            f"`{t.name}`" for t in all_targets() if stage in {*t.texts, *pipeline_for(t, t.options.read(t.name, {}))}
+        )
+        return error(
+            "OCC0602",
+            f"target `{self.target.name}` has no stage `{stage}`",
+            notes=[f"targets that have it: {others}"] if others else [],
+            help=closest(stage, self.stages) or f"stages: {', '.join(self.stages)}",
+        )
 
     def _check_target(self) -> None:
         """A text from `fused` on was made for one target."""

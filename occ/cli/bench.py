@@ -14,6 +14,7 @@ from click.core import ParameterSource
 from occ.cli import options
 from occ.cli.artifact_options import check_as_built, check_sizes
 from occ.cli.console import json_line, progress, report_sizes
+from occ.cli.numbers import Whole
 from occ.inputs import given_inputs
 
 if TYPE_CHECKING:
@@ -85,7 +86,7 @@ class _Lengths(click.ParamType):
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; seeded random ones by default.")
 @click.option(
     "--rounds",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=9,
     show_default=True,
     help="Blocks of each runtime, or texts with --generate.",

@@ -9,6 +9,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import json_line, say
+from occ.cli.numbers import Share
 from occ.inputs import named_arrays
 
 if TYPE_CHECKING:
@@ -30,9 +31,7 @@ class _Judging:
 @options.target
 @options.against("What is right; `interp` is the model before all passes but inference, as for .occ texts.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; small seeded random ones by default.")
-@click.option(
-    "--tolerance", type=options.Share(), default=1e-3, show_default=True, help="As a share of the largest value."
-)
+@click.option("--tolerance", type=Share(), default=1e-3, show_default=True, help="As a share of the largest value.")
 @options.compile_options
 @options.as_json
 @click.pass_context

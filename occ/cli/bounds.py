@@ -14,26 +14,10 @@ import threading
 from collections.abc import Generator, Iterable
 from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
-from typing import Any
-
-import click
 
 from occ.cli.console import show_error
 
 _GRACE = 5.0  # seconds that a build has to clean up; native code that compiles does not hear of a signal
-
-_LONGEST = 1e8  # seconds, of those that timers of the system take
-
-
-class Seconds(click.FloatRange):
-    """A time that something may take."""
-
-    def __init__(self) -> None:
-        super().__init__(0, min_open=True)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        return self.fail("NaN is no time", param, ctx) if number != number else min(number, _LONGEST)
 
 
 @contextmanager

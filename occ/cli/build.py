@@ -12,11 +12,12 @@ import click
 from occ.cli import options
 from occ.cli.artifact_reuse import ArtifactReuse
 from occ.cli.atc_spellings import AtcSpellings
-from occ.cli.bounds import Seconds, bounded
+from occ.cli.bounds import bounded
 from occ.cli.build_onnxruntime import emit_ort
 from occ.cli.build_outputs import EMITS, EMITS_HELP, Output, compile_parts_of, write
 from occ.cli.build_summary import facts_of, print_summary
 from occ.cli.console import json_line, progress, say, show_error
+from occ.cli.numbers import Number, Seconds
 from occ.cli.passes import Looking, pass_options_of_builds
 
 if TYPE_CHECKING:
@@ -104,7 +105,7 @@ class _Build:
 )
 @click.option(
     "--tune",
-    type=click.FloatRange(0),
+    type=Number(0),
     metavar="SECONDS",
     help="Measure other schedules of the kernels for about that long, and take those that win. 0 takes what earlier builds found.",
 )
@@ -119,7 +120,7 @@ class _Build:
 @click.option("--timeout", type=Seconds(), metavar="SECONDS", help="Give up after that long.")
 @click.option(
     "--memory-limit",
-    type=click.FloatRange(0, min_open=True),
+    type=Number(0, min_open=True),
     metavar="BYTES",
     help="Give up where this process, or a compiler that it starts, fills more memory; 4e9 is 4 GB. Mapped weights do not count.",
 )

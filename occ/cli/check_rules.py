@@ -9,6 +9,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import json_line
+from occ.cli.numbers import Whole
 
 if TYPE_CHECKING:
     from occ.compiler.debugging.check_rules import Report
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 @click.command("check-rules")
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option("--builtin", is_flag=True, help="Check the compiler's own rewrites too.")
-@click.option("--instances", type=click.IntRange(1), default=40, show_default=True, help="To check each rule on.")
+@click.option("--instances", type=Whole(1), default=40, show_default=True, help="To check each rule on.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Of the random operands.")
 @click.option("--out", type=options.OutPath(), default=Path(), help="Folder for counterexamples; this one by default.")
 @options.as_json

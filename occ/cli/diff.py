@@ -10,6 +10,7 @@ import click
 from occ.cli import options
 from occ.cli.artifact_options import check_as_built
 from occ.cli.console import json_line, progress, report_sizes, say
+from occ.cli.numbers import Share
 
 if TYPE_CHECKING:
     from occ.analysis.diff import Differences, Row
@@ -56,12 +57,12 @@ class _Comparing:
 )
 @click.option(
     "--tolerance",
-    type=options.Share(),
+    type=Share(),
     help="Largest difference, as a share of the largest value of an output.  [default: 1e-4; 1e-2 of models in f16, 5e-2 in bf16]",
 )
 @click.option(
     "--absolute",
-    type=options.Share(),
+    type=Share(),
     default=1e-7,
     show_default=True,
     help="A difference that never counts, as in ONNX's own tests; 0 where tiny values mean something.",

@@ -13,6 +13,7 @@ import numpy as np
 
 from occ.cli import options
 from occ.cli.console import say
+from occ.cli.numbers import Whole
 from occ.generation.embedding_folder import POOLINGS
 
 
@@ -38,7 +39,7 @@ class _Embedding:
     type=click.Choice(POOLINGS),
     help="How one vector is made of those of the tokens; by default as the folder says.",
 )
-@click.option("--batch-size", type=click.IntRange(1), default=32, show_default=True, help="Texts of a run.")
+@click.option("--batch-size", type=Whole(1), default=32, show_default=True, help="Texts of a run.")
 @click.option("--output", "-o", type=options.OutPath(), help="An .npy file for the vectors, instead of lines of JSON.")
 @options.target
 @options.threads

@@ -12,6 +12,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import say
+from occ.cli.numbers import Whole
 
 
 @click.command("generate")
@@ -26,9 +27,7 @@ from occ.cli.console import say
     "--tokens", multiple=True, metavar="ID,ID,...", help="Tokens to continue, for a folder without a tokenizer."
 )
 @click.option("--chat", is_flag=True, help="Take the prompt as what a user says, in the chat template of the model.")
-@click.option(
-    "--max-new-tokens", type=click.IntRange(0), default=64, show_default=True, help="When to stop at the latest."
-)
+@click.option("--max-new-tokens", type=Whole(0), default=64, show_default=True, help="When to stop at the latest.")
 @click.option("--greedy", is_flag=True, help="Always take the most probable token.")
 @click.option(
     "--temperature",
@@ -64,14 +63,14 @@ from occ.cli.console import say
 @click.option("--stop", multiple=True, metavar="TEXT", help="A text at which to end.")
 @click.option(
     "--num-beams",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=1,
     show_default=True,
     help="Continuations to follow at a time; above 1 the most probable one is written, whole.",
 )
 @click.option(
     "--batch-size",
-    type=click.IntRange(1),
+    type=Whole(1),
     help="Of several prompts so many in one run; by default 8, or 1 where the model cannot do that.",
 )
 @click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens that the cache has room for.")

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.analysis.inspect import is_artifact as is_artifact
+from occ.cli.numbers import Whole
 from occ.cli.option_values import bounds_of, dims_of, pairs, shapes_of, sizes_in_turn
 from occ.compiler.targets.default import DEFAULT
 
@@ -29,7 +30,7 @@ target = click.option(
 )
 threads = click.option(
     "--threads",
-    type=click.IntRange(1),
+    type=Whole(1),
     default=None,
     help="Threads of a run; OCC_NUM_THREADS or all processors by default.",
 )
@@ -47,17 +48,6 @@ class OutPath(click.Path):
                 f"{value!r} is not the name of a file" + ("; a file of this name is `./-`" if value else ""), param, ctx
             )
         return super().convert(value, param, ctx)
-
-
-class Share(click.FloatRange):
-    """A number from 0, as a share of something."""
-
-    def __init__(self) -> None:
-        super().__init__(0)
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        number = super().convert(value, param, ctx)
-        return self.fail("NaN is no number to compare with", param, ctx) if number != number else number
 
 
 def workers(help_: str) -> Decorator:
@@ -108,7 +98,7 @@ target_options = click.option(
     help="Set an option of the target; `occ targets TARGET` lists them.",
 )
 _LEVEL = "-O1 for the soonest result, -O2 for kernels that models share, -O3 (default) for the sizes of the model: -C optimize=..."
-level = click.option("-O", "level", type=click.Choice(["1", "2", "3"]), help=_LEVEL)
+level = click.option("-O", "--optimize", "level", type=click.Choice(["1", "2", "3"]), help=_LEVEL)
 _COMPILE = (
     click.option(
         "--shape",
@@ -145,9 +135,7 @@ _COMPILE = (
         "--rules", "rules", multiple=True, metavar="FILE", help="Load fusion and rewrite rules, passes and operators."
     ),
     click.option("--no-cache", is_flag=True, help="Do not use the build cache."),
-    click.option(
-        "--jobs", type=click.IntRange(1), default=2, show_default=True, help="Processes of the toolchain at once."
-    ),
+    click.option("--jobs", type=Whole(1), default=2, show_default=True, help="Processes of the toolchain at once."),
     click.option("--verify", is_flag=True, help="Check the module after every pass."),
 )
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from occ.cli.console import say
+from occ.cli.numbers import Whole
 from occ.cli.options import Decorator, gathered, project_rules
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ def _stops(*, hidden: bool) -> tuple[Decorator, ...]:
     return (
         click.option("--stop-after", default="", metavar="PASS", help="Stop after a pass.", hidden=hidden),
         click.option(
-            "--bisect-limit", type=click.IntRange(0), default=None, metavar="N", help="Run the first N passes only.",
+            "--bisect-limit", type=Whole(0), default=None, metavar="N", help="Run the first N passes only.",
             hidden=hidden,
         ),
     )  # fmt: skip

@@ -11,6 +11,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import json_line, progress, report_sizes, say
+from occ.cli.numbers import Whole
 
 if TYPE_CHECKING:
     from occ.quantization.comparison import Comparison
@@ -108,7 +109,7 @@ class _Comparing:
 )
 @click.option(
     "--rounds",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=5,
     show_default=True,
     help="Blocks of runs that times are of; 0 takes none.",

@@ -14,9 +14,9 @@ import numpy as np
 
 from occ.cli import options
 from occ.cli.artifact_options import check_as_built, check_sizes
-from occ.cli.bounds import Seconds
 from occ.cli.console import json_line, progress, real_inputs_wanted, report_sizes, say
 from occ.cli.deadline import Note, loops, run_within
+from occ.cli.numbers import Seconds, Whole
 from occ.cli.option_values import pairs
 from occ.inputs import given_inputs
 
@@ -67,7 +67,7 @@ class _Running:
 )
 @click.option(
     "--seed",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=0,
     show_default=True,
     help="Of the random inputs that are used when none are given.",

@@ -12,6 +12,7 @@ import click
 from occ.cli import options
 from occ.cli.artifact_options import check_as_built
 from occ.cli.console import progress, say
+from occ.cli.numbers import Whole
 from occ.cli.option_values import dims_of, pairs
 from occ.serve.ports import check_ports
 
@@ -22,21 +23,15 @@ if TYPE_CHECKING:
 @click.command("serve")
 @click.argument("models", metavar="[NAME=]MODEL...", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
-@click.option("--port", type=click.IntRange(1, 65533), default=8000, show_default=True, help="Port to listen at.")
-@click.option(
-    "--parallel", type=click.IntRange(1), default=4, show_default=True, help="Texts that are written at once."
-)
+@click.option("--port", type=Whole(1, 65533), default=8000, show_default=True, help="Port to listen at.")
+@click.option("--parallel", type=Whole(1), default=4, show_default=True, help="Texts that are written at once.")
 @click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens of a prompt and its continuation.")
-@click.option(
-    "--workers", type=click.IntRange(0), default=0, help="Processes that run models; by default the server's own."
-)
-@click.option(
-    "--batch", type=click.IntRange(1), default=32, show_default=True, help="Most rows of a batch; 1 for none."
-)
-@click.option("--max-request", type=click.IntRange(1), default=256, show_default=True, help="MiB of a request.")
+@click.option("--workers", type=Whole(0), default=0, help="Processes that run models; by default the server's own.")
+@click.option("--batch", type=Whole(1), default=32, show_default=True, help="Most rows of a batch; 1 for none.")
+@click.option("--max-request", type=Whole(1), default=256, show_default=True, help="MiB of a request.")
 @click.option(
     "--max-waiting",
-    type=click.IntRange(0),
+    type=Whole(0),
     default=256,
     show_default=True,
     help="Requests to a language model that may wait; more are answered with 429.",

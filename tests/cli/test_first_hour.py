@@ -14,6 +14,7 @@ from building import mlp, model_of
 
 import occ
 from occ.benchmark import Comparison, Timing
+from occ.cli.numbers import Share
 
 
 @pytest.fixture
@@ -32,6 +33,13 @@ def model(tmp_path, monkeypatch) -> Path:
         (["ops", "Cnov"], 2, "did you mean `Conv`?"),
         (["build", "m.onnx", "--stop-after", "fused"], 2, "no pass is called `fused`"),
         (["build", "m.onnx", "--print-after", "fodl"], 2, "did you mean `fold`"),
+        (["build", "m.onnx", "--optimise", "3"], 2, "--optimize"),
+        (["dump", "m.onnx", "-t", "cpu-jit", "--stage", "fuse"], 2, "did you mean `fused`?"),
+        (["dump", "m.onnx", "-t", "cpu-jit", "--stage", "ge"], 2, "targets that have it: `ascend310`"),
+        (["dump", "m.onnx", "-t", "ascend310p", "--stage", "scheduled"], 2, "targets that have it: `cpu`"),
+        (["diff", "m.onnx", "--tolerance", "lots"], 2, "'lots' is not a valid number or percentage"),
+        (["serve", "m.onnx", "--port", "http"], 2, "'http' is not a valid whole number"),
+        (["run", "m.onnx", "--timeout", "soon"], 2, "'soon' is not a valid number"),
         (["rules"], 0, "no rules are loaded"),
         (["build", "odd.onnx", "-t", "interp"], 1, "did you mean `HardSwish`?"),
     ],
@@ -42,6 +50,11 @@ def test_a_typing_error_is_met_with_what_was_meant(args, code, hint, model, occ_
     ran = occ_cli(*args)
     assert ran.code == code
     assert hint in ran.err
+
+
+def test_a_tolerance_may_be_a_percentage(model, occ_cli):
+    assert Share().convert("1%", None, None) == Share().convert("0.01", None, None) == 0.01
+    assert occ_cli("diff", "m.onnx", "-t", "cpu-jit", "--against", "interp", "--tolerance", "1%").code == 0
 
 
 def test_ops_takes_names(occ_cli):

@@ -1,0 +1,48 @@
+"""Types of options that are numbers, whose errors say what a number looks like."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import click
+
+_LONGEST = 1e8  # seconds, of those that timers of the system take
+
+
+class Whole(click.IntRange):
+    """A whole number between bounds, both included."""
+
+    name = "whole number"
+
+
+class Number(click.FloatRange):
+    """A number between bounds, which NaN is not."""
+
+    name = "number"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        number = super().convert(value, param, ctx)
+        return self.fail("NaN has no place in an order", param, ctx) if number != number else number
+
+
+class Share(Number):
+    """A share of something, from 0: `0.01`, or `1%`."""
+
+    name = "number or percentage"
+
+    def __init__(self) -> None:
+        super().__init__(0)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        percent = isinstance(value, str) and value.endswith("%")
+        return super().convert(value[:-1], param, ctx) / 100 if percent else super().convert(value, param, ctx)
+
+
+class Seconds(Number):
+    """A time that something may take."""
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        return min(super().convert(value, param, ctx), _LONGEST)
