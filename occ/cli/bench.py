@@ -123,7 +123,8 @@ def command(ctx: click.Context, model: str, target: str, as_json: bool, flags: o
             settings = flags.settings(target, several=True, running=True, progress=tell)
             session = compile_model(options.source_of(model), settings, how.threads)
     if (peers or how.per_op) and (not reference or not reference.endswith((".onnx", ".ort"))):
-        raise click.UsageError("the others need the model as an .onnx file: --onnx FILE")
+        asked = "--per-op" if how.per_op else f"--against {','.join(peers)}"
+        raise click.UsageError(f"{asked} compares with another runtime, which needs the .onnx file: --onnx FILE")
     inputs = given_inputs(session, {}, how.npz, flags.sizes, 0)
     if how.npz is None:
         report_sizes(session, flags.sizes)

@@ -40,6 +40,7 @@ def model(tmp_path, monkeypatch) -> Path:
         (["diff", "m.onnx", "--tolerance", "lots"], 2, "'lots' is not a valid number or percentage"),
         (["serve", "m.onnx", "--port", "http"], 2, "'http' is not a valid whole number"),
         (["run", "m.onnx", "--timeout", "soon"], 2, "'soon' is not a valid number"),
+        (["bench", "m.occ", "--per-op"], 2, "--per-op compares with another runtime"),
         (["rules"], 0, "no rules are loaded"),
         (["build", "odd.onnx", "-t", "interp"], 1, "did you mean `HardSwish`?"),
     ],
@@ -47,6 +48,8 @@ def model(tmp_path, monkeypatch) -> Path:
 def test_a_typing_error_is_met_with_what_was_meant(args, code, hint, model, occ_cli):
     odd = model_of("g (float[2] x) => (float[2] y) { y = HardSwsh(x) }")
     Path("odd.onnx").write_bytes(odd.SerializeToString())
+    if "m.occ" in args:
+        occ_cli("build", "m.onnx", "-t", "cpu-jit")
     ran = occ_cli(*args)
     assert ran.code == code
     assert hint in ran.err
