@@ -7,10 +7,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.loops import for_loop, unless_empty, while_loop
-from occ.compiler.native_entry.plan import Inner, nbytes, put
+from occ.compiler.native_entry.plan import Inner, put
 from occ.compiler.native_entry.routine import RoutineEmitter, StepEmitter
+from occ.compiler.native_entry.scanned_results import ScannedResult, slice_bytes
 from occ.compiler.native_entry.sizes import i64
 from occ.compiler.native_entry.types import I1, I8, I64
 from occ.runtime.attributes import decode_attrs
@@ -59,41 +59,41 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
     """
     a = decode_attrs(step.attrs)
     n, m = a.n_states, a.n_states + a.num_scan_inputs
-    (inner,), pairs, apart = e.r.inner[k], e.r.turns[k], e.r.apart[k]
-    reads, writes = list(map(e.buffer, step.reads)), list(map(e.buffer, step.writes))
+    (inner,), pairs = e.r.inner[k], e.r.turns[k]
+    reads, states_ = list(map(e.buffer, step.reads)), list(map(e.buffer, step.writes[:n]))
+    scanned = [ScannedResult(e, k, step, n + at, own) for at, own in enumerate(e.r.apart[k])]
     shape = [e.r.plan.buffers[b].shape for b in (*step.reads, *step.writes)]
-    scanned = shape[len(reads) + n :]
+    slices = shape[len(reads) + n :]
     length = e.sizes.of(shape[n][0])
-    for s in (*shape[n:m], *scanned):
+    for s in (*shape[n:m], *slices):
         e.require(length, e.sizes.of(s[0]), k)
-    _require_shapes(e, k, inner, [*shape[:n], *(s[1:] for s in scanned)])
-    strides = [_stride(e, b) for b in (*step.reads[n:m], *step.writes[n:])]
-    backwards = [*_padded(a.scan_input_directions, m - n), *_padded(a.scan_output_directions, len(writes) - n)]
+    _require_shapes(e, k, inner, [*shape[:n], *(s[1:] for s in slices)])
+    strides = [slice_bytes(e, b) for b in step.reads[n:m]]
+    backwards = [_padded(a.scan_input_directions, m - n), _padded(a.scan_output_directions, len(scanned))]
     count = i64(length)
 
     def body(i: Any, states: list[Any]) -> list[Any]:
         last = e.b.sub(count, I64(1))
         ends = e.b.icmp_signed("==", i, last)
         turns = _turns(e, i, pairs)
-        targets = [e.b.select(ends, w, t) for w, t in zip(writes, turns, strict=False)]
-        moving = [*reads[n:m], *writes[n:]]
-        at = [e.b.sub(last, i) if back else i for back in backwards]
-        slices = [
-            e.support.at(e.b, p, e.b.mul(at_, i64(stride))) for p, at_, stride in zip(moving, at, strides, strict=True)
+        targets = [e.b.select(ends, w, t) for w, t in zip(states_, turns, strict=True)]
+        taken, given = ([e.b.sub(last, i) if back else i for back in row] for row in backwards)
+        inputs = [
+            e.support.at(e.b, p, e.b.mul(at, i64(stride)))
+            for p, at, stride in zip(reads[n:m], taken, strides, strict=True)
         ]
-        inputs, places = slices[: m - n], slices[m - n :]
-        made = [e.slot(own) if own is not None else p for p, own in zip(places, apart, strict=True)]
+        places = [s.of_iteration(at) for s, at in zip(scanned, given, strict=True)]
+        made = [s.written_at(p) for s, p in zip(scanned, places, strict=True)]
         e.run(inner.name, inner.env, [*states, *inputs, *reads[m:]], [*targets, *made])
-        for p, own, stride in zip(places, made, strides[m - n :], strict=True):
-            if p is not own:
-                e.copy(p, own, stride)
+        for s, p in zip(scanned, places, strict=True):
+            s.keep(p)
         return targets
 
     for_loop(e.b, I64(0), count, 1, reads[:n], body)
 
     def keep() -> None:
         for j in range(n):
-            e.copy(writes[j], reads[j], e.bytes_of(step.reads[j]))
+            e.copy(states_[j], reads[j], e.bytes_of(step.reads[j]))
 
     unless_empty(e.b, e.b.icmp_signed("==", count, I64(0)), keep)
 
@@ -101,33 +101,29 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
 def emit_loop(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     """`(limit, condition, *carried, *captures) -> (*carried, *scanned)`: a function until its condition fails or the limit
     is reached. More iterations than scanned results have room for are a failure, and so are fewer where their number is no
-    size that the step finds, which it returns.
+    size that the step finds, which it returns. Where nothing bounds that, scanned results grow.
     """
     n = decode_attrs(step.attrs).n_carried
-    (inner,), (*pairs, number, before, after), apart = e.r.inner[k], e.r.turns[k], e.r.apart[k]
-    given, writes = [e.buffer(b) for b in step.reads[2:]], list(map(e.buffer, step.writes))
+    (inner,), (*pairs, number, before, after) = e.r.inner[k], e.r.turns[k]
+    given = [e.buffer(b) for b in step.reads[2:]]
+    scanned = [ScannedResult(e, k, step, n + at, own) for at, own in enumerate(e.r.apart[k])]
     shape = [e.r.plan.buffers[b].shape for b in step.writes]
-    found = {name for _, _, name in step.binds}
-    open_ = [isinstance(s[0], str) and s[0] in found for s in shape[n:]]
-    most = [upper(s[0], e.r.bounds) if free else s[0] for s, free in zip(shape[n:], open_, strict=True)]
-    length = list(map(e.sizes.of, most))
     _require_shapes(e, k, inner, [[], *shape[:n], *(s[1:] for s in shape[n:])])
-    strides = [_stride(e, b) for b in step.writes[n:]]
     limit = I64(_FOREVER) if step.reads[0] < 0 else e.support.load(e.b, e.buffer(step.reads[0]), 0, I64)
 
     def body(i: Any, carried: list[Any]) -> list[Any]:
-        for room in length:
-            e.require_that(e.b.icmp_signed("<", i, i64(room)), k)
+        for s in scanned:
+            if s.length is not None:
+                e.require_that(e.b.icmp_signed("<", i, i64(s.length)), k)
         e.support.store(e.b, i, e.slot(number), 0)
         e.support.store(e.b, e.b.zext(carried[0], I8), e.slot(before), 0)
         turns = _turns(e, i, pairs)
-        places = [e.support.at(e.b, p, e.b.mul(i, i64(s))) for p, s in zip(writes[n:], strides, strict=True)]
-        made = [e.slot(own) if own is not None else p for p, own in zip(places, apart, strict=True)]
+        places = [s.of_iteration(i) for s in scanned]
+        made = [s.written_at(p) for s, p in zip(scanned, places, strict=True)]
         inputs = [e.slot(number), e.slot(before), *carried[1:], *given[n:]]
         e.run(inner.name, inner.env, inputs, [e.slot(after), *turns, *made])
-        for p, own, stride in zip(places, made, strides, strict=True):
-            if p is not own:
-                e.copy(p, own, stride)
+        for s, p in zip(scanned, places, strict=True):
+            s.keep(p)
         return [_is_true(e, e.slot(after)), *turns]
 
     going = I1(1) if step.reads[1] < 0 else _is_true(e, e.buffer(step.reads[1]))
@@ -139,12 +135,11 @@ def emit_loop(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
         lambda i, carried: e.b.and_(carried[0], e.b.icmp_signed("<", i, limit)),
         body,
     )
-    for room, free in zip(length, open_, strict=True):
-        if not free:
-            e.require_that(e.b.icmp_signed("==", count, i64(room)), k)
-    for w, value, b in zip(writes, last, step.writes, strict=False):
-        e.copy(w, value, e.bytes_of(b))
-    return dict.fromkeys(found, count)
+    for s in scanned:
+        s.end(count)
+    for value, b in zip(last, step.writes, strict=False):
+        e.copy(e.buffer(b), value, e.bytes_of(b))
+    return dict.fromkeys((name for _, _, name in step.binds), count)
 
 
 def _turns(e: RoutineEmitter, i: Any, pairs: Sequence[int]) -> list[Any]:
@@ -155,12 +150,6 @@ def _turns(e: RoutineEmitter, i: Any, pairs: Sequence[int]) -> list[Any]:
 
 def _is_true(e: RoutineEmitter, p: Any) -> Any:
     return e.b.icmp_signed("!=", e.b.load(p), I8(0))
-
-
-def _stride(e: RoutineEmitter, index: int) -> Any:
-    """Bytes of a slice of a buffer along its first axis."""
-    b = e.r.plan.buffers[index]
-    return e.sizes.of(nbytes(b.shape[1:], b.dtype))
 
 
 def _padded(values: Sequence[int] | None, n: int) -> Sequence[int]:

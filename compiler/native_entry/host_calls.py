@@ -25,18 +25,15 @@ _CONTROL = ("if", "loop", "scan", "map")
 def emit_host(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     """Have the host run a step.
 
-    Where it finds sizes, its results wait until there is memory for them: see `emit_store`.
+    Where it finds sizes, the host keeps its results until there is memory for them.
     """
     listed = step.reads if step.binds else [*step.reads, *step.writes]
     found = e.head.bitcast(e.head.alloca(I64, I32(max(len(step.binds), 1))), PTR)
     symbols = _symbols(e) if step.kind in _CONTROL else None
     _ask(e, FIND if step.binds else RUN, k, listed, found, symbols)
+    if step.binds:
+        e.once_sized(lambda: _ask(e, STORE, k, step.writes, None, None))
     return {name: e.support.load(e.b, found, 8 * at, I64) for at, (_, _, name) in enumerate(step.binds)}
-
-
-def emit_store(e: RoutineEmitter, k: int, step: Step) -> None:
-    """Have the host write the results that it has kept."""
-    _ask(e, STORE, k, step.writes, None, None)
 
 
 def emit_output(e: RoutineEmitter, k: int) -> None:
@@ -92,4 +89,4 @@ def _asking(support: Support) -> ir.Function:
     return fn
 
 
-HOST_CALLS = HostCalls(emit_host, emit_store, emit_output)
+HOST_CALLS = HostCalls(emit_host, emit_output)

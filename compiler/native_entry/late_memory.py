@@ -16,6 +16,8 @@ from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I64, PTR
 from occ.runtime.buffers import ALIGNMENT
 
+_FIRST_ROOM = 4096  # bytes that a growing buffer has at first
+
 
 class LateMemory:
     """The pieces that a routine has from the heap, to give back when it ends.
@@ -44,6 +46,11 @@ class LateMemory:
         got = b.call(self._taking(), [call, here, size, i64(room), cell])
         rest = b.select(b.icmp_unsigned("==", got, here), b.gep(here, [size]), here)
         return got, rest, self._taken - 1
+
+    def growing(self, head: ir.IRBuilder) -> GrowingBuffer:
+        """A buffer for which room is made as it is filled, empty where `head` is at."""
+        self._taken += 1
+        return GrowingBuffer(self._support, head, self._cells[self._taken - 1])
 
     def give_back(self, b: ir.IRBuilder, piece: int) -> None:
         """Give a piece back, if it is from the heap."""
@@ -74,4 +81,53 @@ class LateMemory:
         made = s.allocate(b, size)
         s.store(b, made, cell, 0)
         b.ret(made)
+        return fn
+
+
+class GrowingBuffer:
+    """A buffer on the heap that doubles when it is full.
+
+    Args:
+        support: what all routines share.
+        head: where it is empty.
+        cell: of the address, null at first; who has it gives the memory back.
+    """
+
+    def __init__(self, support: Support, head: ir.IRBuilder, cell: Any) -> None:
+        self._support, self._cell = support, cell
+        self._capacity = head.bitcast(head.alloca(I64), PTR)
+        support.store(head, I64(0), self._capacity, 0)
+
+    def room(self, b: ir.IRBuilder, used: Any, size: Size) -> Any:
+        """Address of room for bytes after those that are used; null if there is none."""
+        return b.call(self._growing(), [self._cell, self._capacity, used, i64(size)])
+
+    def release(self, b: ir.IRBuilder, target: Any, used: Any) -> None:
+        """Copy what it has to other memory, and give its own back."""
+        s = self._support
+        s.memcpy(b, target, s.load(b, self._cell, 0), used)
+        b.call(s.external("free", ir.FunctionType(ir.VoidType(), [PTR])), [s.load(b, self._cell, 0)])
+        s.store(b, ir.Constant(PTR, None), self._cell, 0)
+
+    def _growing(self) -> ir.Function:
+        """`ptr grow(cell, capacity, used, size)`: twice the capacity if need be."""
+        s = self._support
+        if (known := s.module.globals.get("occ_grow")) is not None:
+            return known
+        fn = s.internal("occ_grow", ir.FunctionType(PTR, [PTR, PTR, I64, I64]))
+        cell, capacity, used, size = fn.args
+        b = s.builder(fn)
+        old, has = s.load(b, cell, 0), s.load(b, capacity, 0, I64)
+        end = b.add(used, size)
+        with b.if_then(b.icmp_signed(">=", end, has), likely=False):  # one that has none yet, for nothing, too
+            larger = b.select(b.icmp_signed(">", end, b.mul(has, I64(2))), end, b.mul(has, I64(2)))
+            larger = b.and_(b.add(larger, I64(_FIRST_ROOM + ALIGNMENT - 1)), I64(-ALIGNMENT))
+            made = s.allocate(b, larger)
+            with b.if_then(b.icmp_unsigned("==", made, ir.Constant(PTR, None)), likely=False):
+                b.ret(made)
+            s.memcpy(b, made, old, used)
+            b.call(s.external("free", ir.FunctionType(ir.VoidType(), [PTR])), [old])
+            s.store(b, made, cell, 0)
+            s.store(b, larger, capacity, 0)
+        b.ret(s.at(b, s.load(b, cell, 0), used))
         return fn

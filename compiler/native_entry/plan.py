@@ -104,6 +104,12 @@ class Routine:
         """Sizes that the data decide and that nothing bounds."""
         return {name for name, most in self.bounds.items() if most == name}
 
+    @property
+    def growing(self) -> int:
+        """Number of results of loops that grow with each iteration, since nothing bounds the number of those."""
+        loops = [s for k, s in enumerate(self.plan.steps) if s.kind == "loop" and k not in self.host]
+        return sum(name in self.open for s in loops for _, _, name in s.binds)
+
     def phase_of(self, e: DimExpr) -> int:
         """The phase from which on an expression without bounded sizes is known."""
         return max((self.phases[s] for s in symbols(e) if s in self.phases), default=0)

@@ -253,9 +253,9 @@ class _Reader:
             if b is not None and (b.dtype != dtype or b.shape not in ([], [1])):
                 raise Unsuitable(f"has {b.dtype}{b.shape} where it takes one {dtype}")
         for place, axis, name in step.binds:
-            if "most" not in step.attrs or axis or place < a.n_carried:
+            if axis or place < a.n_carried:
                 raise Unsuitable("gives results of extents that the data decide")
-            r.bounds[name] = upper(step.attrs["most"][0], r.bounds)
+            r.bounds[name] = upper(step.attrs["most"][0], r.bounds) if "most" in step.attrs else name
         given = [b for b in reads[2:] if b is not None]
         going = Buffer("bool", [], -1)
         self._iterations(r, k, step, given[: a.n_carried], [Buffer("i64", [], -1), going, *given], [going])

@@ -76,7 +76,8 @@ class RoutineEmitter:
         self._offsets, arena = self._arena(self.sizes)
         self._bases: dict[int, Any] = {}
         late = [inner for row in r.inner.values() for inner in row if self._is_late(inner)]
-        self.late = LateMemory(support, self.head, len(self._orders) - 1 + len(late))
+        self.late = LateMemory(support, self.head, len(self._orders) - 1 + len(late) + r.growing)
+        self._once_sized: list[Callable[[], None]] = []
         self._room_inside = self._inner_room(self.sizes, _as_it_is) if self.r.open else 0
         self._pointers: dict[int, Any] = {}
         self._starts: dict[tuple[int, str, str], Any] = {}
@@ -210,8 +211,8 @@ class RoutineEmitter:
         self._finish()
 
     def _step(self, k: int, step: Step) -> None:
-        found, by_host = None, k in self.r.host
-        if by_host:
+        found = None
+        if k in self.r.host:
             found = self.host.run(self, k, step)
         elif step.kind == "kernel":
             self._kernel(k, step)
@@ -221,8 +222,9 @@ class RoutineEmitter:
             found = self.emitters[step.name if step.kind == "host" else step.kind](self, k, step)
         if step.binds:
             self._go_on(found or {})
-            if by_host:
-                self.host.store(self, k, step)
+            for emit in self._once_sized:
+                emit()
+            self._once_sized = []
 
     def _go_on(self, found: Mapping[str, Any]) -> None:
         """Begin the next phase: a step has found sizes, of which those of the steps after it are made."""
@@ -312,6 +314,10 @@ class RoutineEmitter:
 
     # for steps
 
+    def once_sized(self, emit: Callable[[], None]) -> None:
+        """Have something emitted where there is memory for results whose sizes the step at work finds."""
+        self._once_sized.append(emit)
+
     def copy(self, target: Any, source: Any, size: Size) -> None:
         """Copy bytes, unless source and destination are the same memory."""
         there = self.b.icmp_unsigned("==", target, source)
@@ -387,10 +393,8 @@ class HostCalls:
 
     Attributes:
         run: of a step; returns the sizes that it finds, by symbol, i64.
-        store: of results that the host has kept until there is memory for them.
         output: of memory for an output, by its number.
     """
 
     run: Callable[[RoutineEmitter, int, Step], Mapping[str, Any]]
-    store: Callable[[RoutineEmitter, int, Step], None]
     output: Callable[[RoutineEmitter, int], None]
