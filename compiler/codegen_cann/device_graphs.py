@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
 from occ.compiler.codegen_cann.graph.fold_constants import fold_constants
 from occ.compiler.codegen_cann.graph.gears import gears
 from occ.compiler.codegen_cann.graph.graph import Graph
-from occ.compiler.codegen_cann.graph.installed import kernels_for
-from occ.compiler.codegen_cann.graph.kernels import KernelTable
 from occ.compiler.codegen_cann.graph.memory import workspace
 from occ.compiler.codegen_cann.graph.ranges import around, ranges, samples
 from occ.compiler.codegen_cann.graph.validate import graph_problems
-from occ.compiler.codegen_cann.mapping.chip import CHIPS, Chip
-from occ.compiler.codegen_cann.mapping.emitter import Unsupported
 from occ.compiler.codegen_cann.mapping.merge import merged
 from occ.compiler.codegen_cann.mapping.sizes import Known
-from occ.compiler.codegen_cann.mapping.table import build_graph, trial, verdict
+from occ.compiler.codegen_cann.mapping.table import build_graph
 from occ.compiler.codegen_cann.options import AscendOptions
-from occ.compiler.codegen_cann.parts.data_sizes import MOST, at_sizes, defined_sizes, sets_of, used
+from occ.compiler.codegen_cann.parts.data_sizes import at_sizes, sets_of, used
 from occ.compiler.codegen_cann.parts.partition import Part, is_free
-from occ.compiler.diagnostics import CompileError, Diagnostic, error, shorten
+from occ.compiler.codegen_cann.verdicts import At, check_extents, chip_for, refusals, run_by_a_unit, verdicts
+from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
-
-DEVICE_OPERATOR = "device_operator"
-At = Callable[..., Module]  # `Build.at` of a compilation
 
 
 @dataclass(eq=False)
@@ -40,106 +32,6 @@ class DeviceGraph:
     part: Part
     graph: Graph
     workspace: int
-
-
-def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
-    """Why the device cannot take each op of the main function; empty for those that it can.
-
-    Where the device takes a model as one part, an op may have extents that the data decide, if the device decides them.
-    """
-    precision, chip = options.precision, _chip(options)
-    unsized = replace(chip, dynamic=True)
-    found: dict[Op, str] = {}
-    decided: set[str] = set()  # sizes that the device finds
-    lost: dict[str, str] = {}  # sizes that the CPU finds, and by which operator
-    for op in (o for o in m.main.body.body if not is_free(o)):
-        names, own = used(op), defined_sizes(op)
-        if outside := names & lost.keys():
-            found[op] = f"its extents are decided by `{lost[min(outside)]}`, which the CPU runs"
-        elif names and decides(options) and names <= (decided | own if op.name in MOST else decided):
-            found[op] = _sized_verdict(op, sets_of(m, [op], names), precision, m, unsized)
-        else:
-            found[op] = verdict(op, precision, m, chip)
-        if found[op]:
-            lost |= dict.fromkeys(own, op.name)
-        else:
-            decided |= own
-    return found
-
-
-def decides(options: AscendOptions) -> bool:
-    """Whether parts may have data-dependent sizes: not with gears, nor with parts that are cut."""
-    return not options.gears and not options.npu_mem_limit and options.enable_cann_graph
-
-
-def _sized_verdict(op: Op, sizes: Sequence[Mapping[str, int]], precision: str, m: Module, chip: Chip) -> str:
-    """Why the device cannot take an op with extents that the data decide."""
-    graphs: list[Graph] = []
-    try:
-        for each in sizes:
-            with at_sizes(m, each):
-                graphs.append(trial(op, precision, m, chip, list(each.values())))
-        _run_by_a_unit(merged(graphs, bounded=False), chip, precision, op.loc.nodes)
-    except Unsupported as reason:
-        return str(reason)
-    except CompileError as e:
-        return e.diagnostics[0].message
-    return ""
-
-
-def kernels_of(options: AscendOptions) -> KernelTable:
-    """Kernel tables of the chip: of the installed toolkit, else those that occ knows."""
-    return kernels_for(options.target.removeprefix("ascend"))
-
-
-def _chip(options: AscendOptions) -> Chip:
-    """The limits of the chip for the graphs of a build.
-
-    Kernels whose support depends on sizes do not go with several sizes.
-
-    Kernels whose fitness sizes decide do not go with several sizes.
-    """
-    chip = CHIPS[options.target]
-    sized = (options.gears or options.dynamic_ranges) and chip.attention == "PromptFlashAttention"
-    return replace(
-        chip,
-        ascend_quant=chip.ascend_quant and options.qdq == "integer",
-        attention="" if sized else chip.attention,
-        table=kernels_of(options),
-        dynamic=bool(options.dynamic_ranges),
-    )
-
-
-def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:
-    """A diagnostic for every op that the device cannot take."""
-    made: list[Diagnostic] = []
-    for op, reason in found.items():
-        if reason:
-            where = f"{source}: {op.loc}"
-            text = f"`{target}` cannot take `{_shown(op)}`: {reason}"
-            made.append(
-                Diagnostic("OCC0301", text, where, op_text(op), (), ("it runs on the CPU unless cpu_fallback=off",))
-            )
-    return made
-
-
-def _shown(op: Op) -> str:
-    """The name of an operator as the model has it."""
-    return shorten(str(op.attrs["type"])) if op.name == DEVICE_OPERATOR else op.name
-
-
-def check_extents(m: Module, target: str) -> None:
-    for arg in m.main.args:
-        if isinstance(arg.type, TensorType) and not arg.type.is_static:
-            raise CompileError(
-                [
-                    Diagnostic(
-                        "OCC0305",
-                        f"`{target}` needs constant extents, the input `{arg.name}` is {arg.type}",
-                        helps=(f"fix them: `--shape {arg.name}=...`, or `--dim NAME=...` for each symbolic dim",),
-                    )
-                ]
-            )
 
 
 def output_names(m: Module, part: Part) -> list[str]:
@@ -158,7 +50,7 @@ def _graph_and_need(
 ) -> tuple[Graph, int]:
     """The graph of a part, and the bytes of its intermediate values."""
     given, decided = output_names(m, part) if names is None else names, {s for op in part.ops for s in used(op)}
-    chip = _chip(options)
+    chip = chip_for(options)
     chip = replace(chip, dynamic=chip.dynamic or bool(decided))
 
     def made() -> Graph:
@@ -173,23 +65,8 @@ def _graph_and_need(
             graphs.append(made())
     need = max(map(workspace, graphs))
     graph = merged(graphs, bounded=False)
-    _run_by_a_unit(graph, chip, options.precision)
+    run_by_a_unit(graph, chip, options.precision)
     return graph, need
-
-
-def _run_by_a_unit(
-    graph: Graph, chip: Chip, precision: str, where: Sequence[str] = (), *, fixed: bool = False, remedy: str = ""
-) -> None:
-    """Check that the chip has a kernel for each node of a merged graph.
-
-    Raises:
-        CompileError: OCC0305 it has none.
-    """
-    found = chip.table and chip.table.lacking(graph, precision, fixed=fixed)
-    if found:
-        node, lack = found
-        name = shorten(", ".join(where or node.source) or node.name)
-        raise error("OCC0305", f"the chip has {lack}", where=name, help=remedy)
 
 
 def sets_of_sizes(m: Module, options: AscendOptions) -> list[dict[str, int]]:
@@ -261,7 +138,7 @@ def geared_graph(
     remedy = (
         "it takes gears, whose extents are fixed when `atc` compiles: `-C dynamic_dims=...`, or `dynamic_batch_size`"
     )
-    _run_by_a_unit(graph, _chip(options), options.precision, fixed=bool(options.gears), remedy=remedy)
+    run_by_a_unit(graph, chip_for(options), options.precision, fixed=bool(options.gears), remedy=remedy)
     fold_constants(graph)
     keep.mark(graph, options)
     problems = list(graph_problems(graph))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 
-from occ.compiler.codegen_cann.build import estimate_of, parts_and_graphs
+from occ.compiler.codegen_cann.build import parts_and_graphs
 from occ.compiler.codegen_cann.device_graphs import DeviceGraph
 from occ.compiler.codegen_cann.graph.formats import stored
 from occ.compiler.codegen_cann.graph.gears import arguments
@@ -15,6 +15,7 @@ from occ.compiler.codegen_cann.output.cpp import cpp
 from occ.compiler.codegen_cann.output.onnx_view import onnx_view
 from occ.compiler.codegen_cann.output.single_op import single_ops
 from occ.compiler.codegen_cann.output.text import graph_text
+from occ.compiler.codegen_cann.part_records import estimate_of
 from occ.compiler.codegen_cann.parts.cpu_subgraphs import cpu_module
 from occ.compiler.codegen_cann.parts.partition import Part
 from occ.compiler.ir.module import Module

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from occ.compiler.codegen_cann.device_graphs import kernels_of
 from occ.compiler.codegen_cann.mapping.chip import HALF_RESULTS
 from occ.compiler.codegen_cann.options import AscendOptions
+from occ.compiler.codegen_cann.verdicts import kernels_of
 from occ.compiler.passes.canonical.apply_rewrites import ApplyRewrites
 from occ.compiler.passes.canonical.cast_ports import CastPorts
 from occ.compiler.passes.canonical.dce import Dce

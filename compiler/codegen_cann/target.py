@@ -29,8 +29,8 @@ def _whole(op: Op, options: Options) -> bool:
     """Whether an operator that GE has is one node with its attributes; a recurrence is written out where not."""
     if op.name not in ("GRU", "LSTM"):
         return True
-    from occ.compiler.codegen_cann.device_graphs import kernels_of
     from occ.compiler.codegen_cann.mapping.recurrent import fits
+    from occ.compiler.codegen_cann.verdicts import kernels_of
 
     assert isinstance(options, AscendOptions)
     return fits(op, kernels_of(options), options.precision)

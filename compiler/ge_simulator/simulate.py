@@ -15,6 +15,7 @@ from occ.compiler.ge_simulator import (
     data,
     data_dependent,
     fused,
+    normalization,
     quantised,
     recurrent,
     reductions,
@@ -37,7 +38,18 @@ _MOST_TOLD = 4  # of the nodes that a chip cannot run
 def kernels() -> Mapping[str, Kernel]:
     """Simulators by operator type: functions of a node and its operands (None where absent)."""
     table: dict[str, Kernel] = {}
-    for family in (compute, window, reductions, data, sampling, quantised, fused, data_dependent, recurrent):
+    for family in (
+        compute,
+        normalization,
+        window,
+        reductions,
+        data,
+        sampling,
+        quantised,
+        fused,
+        data_dependent,
+        recurrent,
+    ):
         table |= family.KERNELS
     return MappingProxyType(table)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -11,7 +10,6 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.formats import FLOATS, occ_type
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.graph.prototypes import prototypes
-from occ.compiler.codegen_cann.mapping.ascend_quant import relu_of_product
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, elementwise
 from occ.compiler.ir.op import Op
 
@@ -202,14 +200,6 @@ def _bounded(e: Emitter, x: Ref, lo: Ref | None, hi: Ref | None) -> Ref:
     return e.op("Identity", x) if lo is None and hi is None else x
 
 
-def _gelu(e: Emitter, op: Op, x: Ref) -> Ref:
-    if op.a.approximate == "tanh":
-        return widened(e, "Gelu", x)  # GE's Gelu is the tanh form
-    inner = e.cast(x, "FLOAT")
-    half = e.op("Muls", e.op("Adds", e.op("Erf", e.op("Muls", inner, value=math.sqrt(0.5))), value=1.0), value=0.5)
-    return e.cast(e.op("Mul", inner, half), x.dtype)
-
-
 def _isinf(e: Emitter, op: Op, x: Ref) -> Ref:
     if not (op.a.detect_positive or op.a.detect_negative):
         return e.constant(np.zeros(x.shape, bool))
@@ -224,37 +214,6 @@ def _isinf(e: Emitter, op: Op, x: Ref) -> Ref:
         return found
     sign = "Greater" if op.a.detect_positive else "Less"
     return e.op("LogicalAnd", found, e.op(sign, x, e.scalar(0, x), out=Desc("BOOL", x.shape)))
-
-
-def _prelu(e: Emitter, op: Op, x: Ref, slope: Ref) -> Ref:
-    if x.dtype not in ("FLOAT", "FLOAT16", "BF16"):
-        zero = e.scalar(0, x)
-        low = widened(e, "Mul", widened(e, "Minimum", x, zero), slope)
-        return widened(e, "Add", widened(e, "Maximum", x, zero), low)
-    full = (1,) * (len(x.shape) - len(slope.shape)) + slope.shape
-    count = math.prod(full)
-    if count == 1 or (len(full) > 1 and count == full[1] == x.shape[1]):
-        return e.op("PRelu", x, e.reshape(slope, (count,)), out=x.desc)
-    negative = e.op("Less", x, e.scalar(0, x), out=Desc("BOOL", x.shape))
-    return e.op("SelectV2", negative, e.op("Mul", x, slope), x, out=x.desc)
-
-
-def _selu(e: Emitter, op: Op, x: Ref) -> Ref:
-    if abs(op.a.alpha - 1.67326319) < 1e-6 and abs(op.a.gamma - 1.05070102) < 1e-6:
-        return e.op("Selu", x)
-    return e.op("Muls", widened(e, "Elu", x, alpha=float(op.a.alpha)), value=float(op.a.gamma))
-
-
-def _celu(e: Emitter, op: Op, x: Ref) -> Ref:
-    alpha = float(op.a.alpha)
-    if e.unit_for("Celu", x.dtype) == "AI Core":
-        return widened(e, "Celu", x, alpha1=alpha, alpha2=alpha)
-    return e.op("Muls", widened(e, "Elu", e.op("Muls", x, value=1 / alpha), alpha=1.0), value=alpha)
-
-
-def _thresholded(e: Emitter, op: Op, x: Ref) -> Ref:
-    above = e.op("Greater", x, e.scalar(op.a.alpha, x), out=Desc("BOOL", x.shape))
-    return e.op("SelectV2", above, x, e.scalar(0, x), out=x.desc)
 
 
 def _bitwise_not(e: Emitter, op: Op, x: Ref) -> Ref:
@@ -285,21 +244,11 @@ def absolute(e: Emitter, x: Ref) -> Ref:
     return e.cast(e.op("Abs", e.cast(x, inner)), x.dtype)
 
 
-def _relu(e: Emitter, op: Op, x: Ref) -> Ref:
-    return relu_of_product(e, x) or widened(e, "Relu", x)
-
-
 def _dropout(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> tuple[Ref, ...]:
     training = e.known(op, 2)
     if training is not None and bool(training.reshape(-1)[0]):
         raise Unsupported("it is in training mode")
     return e.op("Identity", x), e.constant(np.ones(x.shape, bool))
-
-
-def _thresh_shrink(e: Emitter, op: Op, x: Ref) -> Ref:
-    if x.dtype not in FLOATS:
-        raise Unsupported(f"GE `Shrink` does not take {x.dtype}")
-    return widened(e, "Shrink", x, lambd=float(op.a.lambd), bias=float(op.a.bias))
 
 
 def like(x: Ref, value: float) -> np.ndarray:
@@ -319,11 +268,27 @@ def bitcast(e: Emitter, x: Ref, dtype: str) -> Ref:
 ROWS: dict[str, Row] = {
     **{name: _same(kind) for name, kind in SAME_TYPE.items()},
     **{name: _predicate(kind) for name, kind in PREDICATES.items()},
-    "Abs": lambda e, op, x: absolute(e, x), "BitCast": _bitcast, "BitwiseNot": _bitwise_not, "BitShift": _shift, "Cast": _cast, "IsNaN": _is_nan, "Celu": _celu, "Clip": _clip, "Div": _div, "Dropout": _dropout,
-    "Elu": _with("Elu", alpha="alpha"), "Gelu": _gelu, "HardSigmoid": _with("HardSigmoid", alpha="alpha", beta="beta"),
-    "Identity": _same("Identity"), "IsInf": _isinf, "LeakyRelu": _with("LeakyRelu", negative_slope="alpha"),
-    "Max": _chain("Maximum"), "Mean": _mean, "Min": _chain("Minimum"), "Mod": _mod, "PRelu": _prelu, "Pow": _pow,
-    "Relu": _relu,
-    "Selu": _selu, "Shrink": _thresh_shrink, "Sum": _chain("Add"), "Swish": _with("Swish", scale="alpha"),
-    "ThresholdedRelu": _thresholded, "Where": _where, "Xor": _xor,
-}  # fmt: skip
+    "Abs": lambda e, op, x: absolute(e, x),
+    "BitCast": _bitcast,
+    "BitwiseNot": _bitwise_not,
+    "BitShift": _shift,
+    "Cast": _cast,
+    "IsNaN": _is_nan,
+    "Clip": _clip,
+    "Div": _div,
+    "Dropout": _dropout,
+    "Elu": _with("Elu", alpha="alpha"),
+    "HardSigmoid": _with("HardSigmoid", alpha="alpha", beta="beta"),
+    "Identity": _same("Identity"),
+    "IsInf": _isinf,
+    "LeakyRelu": _with("LeakyRelu", negative_slope="alpha"),
+    "Max": _chain("Maximum"),
+    "Mean": _mean,
+    "Min": _chain("Minimum"),
+    "Mod": _mod,
+    "Pow": _pow,
+    "Sum": _chain("Add"),
+    "Swish": _with("Swish", scale="alpha"),
+    "Where": _where,
+    "Xor": _xor,
+}

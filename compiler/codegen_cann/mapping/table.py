@@ -9,6 +9,7 @@ from types import MappingProxyType
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Ref, data_node, drop_dead
 from occ.compiler.codegen_cann.graph.validate import node_problems
 from occ.compiler.codegen_cann.mapping import (
+    activation,
     attention,
     blocks,
     control,
@@ -21,6 +22,7 @@ from occ.compiler.codegen_cann.mapping import (
     indexing,
     kv_cache,
     linear,
+    normalization,
     passthrough,
     pooling,
     qlinear,
@@ -43,7 +45,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
-    elementwise, convolution, pooling, linear, blocks, einsum, reduce, shape, indexing, resize, quantize, qlinear, attention, control,
+    elementwise, activation, convolution, pooling, linear, normalization, blocks, einsum, reduce, shape, indexing, resize, quantize, qlinear, attention, control,
     sample, region, kv_cache, experts, signal, conv_emulation, data_dependent, passthrough, recurrent,
 )  # fmt: skip
 
