@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from occ.compiler.frontend.kernels import te_kernel
     from occ.compiler.ir.operator.custom import c_kernel, halide_kernel, operator
     from occ.compiler.passes.base import Pass
-    from occ.compiler.passes.rules.rule import fusion, rewrite
+    from occ.compiler.passes.rules.declare import fusion, rewrite
     from occ.compiler.targets.target import Target
     from occ.generation.embedding import EmbeddingModel, Reranker, embed, rerank
     from occ.generation.language_model import LanguageModel

@@ -59,7 +59,7 @@ from occ.compiler.objects.elf import link
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
-from occ.compiler.passes.rules.rule import fusion, rewrite
+from occ.compiler.passes.rules.declare import fusion, rewrite
 from occ.compiler.passes.rules.schedule_rule import Declined, schedule_rule
 from occ.compiler.plan.plan import manifest, stored_weights
 from occ.compiler.targets.machine import Machine

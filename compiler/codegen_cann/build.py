@@ -40,7 +40,7 @@ from occ.compiler.codegen_cann.verdicts import (
 from occ.compiler.diagnostics import CompileError, Diagnostic
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.plan.plan import signature
+from occ.compiler.plan.signature import signature
 from occ.runtime.artifact import Artifact, weight_infos
 from occ.runtime.device_part import DevicePart
 from occ.runtime.manifest import Manifest

@@ -28,7 +28,7 @@ from occ.compiler.codegen_cann.parts.units import Placed, counts, narrow_batches
 from occ.compiler.codegen_cann.verdicts import kernels_of
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.value import Value
-from occ.compiler.plan.plan import dim_expr
+from occ.compiler.plan.signature import dim_expr
 from occ.runtime.device_part import DevicePart, PartTensor
 
 _PLUMBING = ("Data", "Const", "NetOutput")  # nodes that are no operators of the model

@@ -6,7 +6,7 @@ from occ.compiler.codegen_interp import TEXT
 from occ.compiler.codegen_interp.pipeline import interp
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_offsets
-from occ.compiler.plan.plan import signature
+from occ.compiler.plan.signature import signature
 from occ.compiler.targets.native import InterpOptions
 from occ.compiler.targets.target import Build, Generated, Target
 from occ.runtime.artifact import Artifact, weight_infos

@@ -20,7 +20,8 @@ from occ.compiler.frontend.signature import Overrides
 from occ.compiler.frontend.torch_program import ExportedProgram
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
-from occ.compiler.plan.plan import defer_text, signature
+from occ.compiler.plan.plan import defer_text
+from occ.compiler.plan.signature import signature
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.native.engine import RunDeferred

@@ -7,7 +7,7 @@ from onnx import AttributeProto, NodeProto
 
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.frontend.external import ModelFolder, dense_array, tensor_array
-from occ.compiler.ir.operator.spec import attr_value
+from occ.compiler.ir.operator.onnx_values import attr_value
 
 # Attributes besides `value` and `sparse_value`: their type, and that of the elements.
 _PLAIN = {

@@ -25,7 +25,8 @@ from occ.compiler.frontend.upgrade import Node, rename, upgrade
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.operator.spec import FormalSignature, attr_kind, attr_value
+from occ.compiler.ir.operator.onnx_values import attr_kind, attr_value
+from occ.compiler.ir.operator.spec import FormalSignature
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.outline import outline, outline_batches
 from occ.compiler.ir.rewriter import Rewriter

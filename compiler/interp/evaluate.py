@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
+from occ.compiler.interp.contraction import contract, factors_of, is_contraction
 from occ.compiler.interp.conversions import convert
+from occ.compiler.interp.scalar_functions import BINARY, call
 from occ.compiler.ir.dim import evaluate as dim_value
-from occ.compiler.ir.dtype import BOOL, DType
+from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.layout import pack, unpack
 from occ.compiler.ir.te.expr import (
     FOLDS,
@@ -34,7 +36,6 @@ from occ.compiler.ir.te.expr import (
     Reduce,
     Select,
     Size,
-    call_dtype,
 )
 from occ.compiler.ir.te.function import AnyStage, Check, Scatter, TeFunc, loads, reduce_axes
 from occ.runtime.errors import RunError
@@ -85,7 +86,7 @@ def _stage(s: AnyStage, sources: Mapping[str, Array], dims: Mapping[str, int]) -
         return out
     per_row = math.prod(box.shape[1:]) * math.prod(dim_value(a.extent, dims) for a in reduce_axes(s.expr))
     rows = max(1, LARGEST_BOX // max(per_row, 1))
-    if not box.shape or rows >= box.shape[0] or _is_contraction(s.expr):
+    if not box.shape or rows >= box.shape[0] or is_contraction(s.expr):
         out[...] = box.value(s.expr)
         return out
     for start in range(0, box.shape[0], rows):
@@ -116,16 +117,6 @@ def _scatter(s: Scatter, sources: Mapping[str, Array], dims: Mapping[str, int]) 
     else:
         _SCATTER[s.combine](out, target, value)
     return out
-
-
-def _is_contraction(e: Expr) -> bool:
-    return isinstance(e, Reduce) and e.kind == "sum" and len(_factors(e.body)) > 1
-
-
-def _factors(e: Expr) -> list[Expr]:
-    if isinstance(e, Binary) and e.op == "mul" and e.dtype.kind in "fiu":
-        return _factors(e.lhs) + _factors(e.rhs)
-    return [e]
 
 
 @dataclass(frozen=True)
@@ -169,9 +160,9 @@ class _Box:
             case Load():
                 return self._load(e)
             case Binary():
-                return _BINARY[e.op](self.value(e.lhs), self.value(e.rhs), e.lhs.dtype)
+                return BINARY[e.op](self.value(e.lhs), self.value(e.rhs), e.lhs.dtype)
             case Call():
-                return _call(e.fn, [self.value(a) for a in e.args], e.args[0].dtype)
+                return call(e.fn, [self.value(a) for a in e.args], e.args[0].dtype)
             case Select():
                 return np.where(self.value(e.cond), self.value(e.then), self.value(e.other))
             case Cast():
@@ -267,33 +258,13 @@ class _Box:
         inner = _Box((), self.dims, self.sources)
         inner.ranges = self.ranges | {a.name: range(dim_value(a.extent, self.dims)) for a in e.axes}
         rank, extra = len(self.ranges), len(e.axes)
-        if _is_contraction(e) and all(len(inner.ranges[a.name]) for a in e.axes):
-            return _contract([inner.value(x) for x in _factors(e.body)], inner.shape, rank)
+        if is_contraction(e) and all(len(inner.ranges[a.name]) for a in e.axes):
+            return contract([inner.value(x) for x in factors_of(e.body)], inner.shape, rank)
         body = np.asarray(inner.value(e.body))
         full = np.broadcast_to(
             body, [*np.broadcast_shapes(body.shape, (1,) * (rank + extra))[:rank], *inner.shape[rank:]]
         )
         return _fold(e.kind, full, tuple(range(rank, rank + extra)), e.body.dtype)
-
-
-def _contract(factors: list[Any], shape: tuple[int, ...], rank: int) -> Array:
-    """Sum of a product over the axes from `rank` on, as an einsum of its factors."""
-    arrays = [np.asarray(x) for x in factors]
-    arrays = [x.reshape((1,) * (len(shape) - x.ndim) + x.shape) for x in arrays]
-    varying = [k for k in range(len(shape)) if any(x.shape[k] > 1 for x in arrays)]
-    operands: list[Any] = []
-    for x in arrays:
-        axes = [k for k in varying if x.shape[k] > 1]
-        operands += [x.reshape([x.shape[k] for k in axes]) if x.flags.c_contiguous else _squeeze(x, axes), axes]
-    kept = [k for k in varying if k < rank]
-    total = np.einsum(*operands, kept, optimize=True)
-    constant = math.prod(shape[k] for k in range(rank, len(shape)) if k not in varying)
-    total = total * total.dtype.type(constant) if constant != 1 else total
-    return total.reshape([shape[k] if k in kept else 1 for k in range(rank)])
-
-
-def _squeeze(x: Array, axes: Sequence[int]) -> Array:
-    return x[tuple(slice(None) if k in axes else 0 for k in range(x.ndim))]
 
 
 def _fold(kind: str, x: Array, axes: tuple[int, ...], dtype: DType) -> Any:
@@ -315,73 +286,3 @@ def _fold(kind: str, x: Array, axes: tuple[int, ...], dtype: DType) -> Any:
             return np.any(x, axes)
         case _:
             return np.all(x, axes)
-
-
-def _truncated(a: Any, b: Any, dtype: DType) -> Any:
-    if dtype.is_float or dtype.kind == "c":
-        return np.divide(a, b)
-    quotient = np.floor_divide(a, b)
-    return np.where(
-        (np.remainder(a, b) != 0) & ((np.asarray(a) < 0) != (np.asarray(b) < 0)), quotient + 1, quotient
-    ).astype(dtype.numpy)
-
-
-def _logical(bitwise: Any, logical: Any) -> Any:
-    return lambda a, b, dtype: logical(a, b) if dtype == BOOL else bitwise(a, b)
-
-
-def _shift(left: bool) -> Any:
-    def shift(a: Any, b: Any, dtype: DType) -> Any:
-        wide = np.asarray(b).astype(np.int64)
-        moved = (np.left_shift if left else np.right_shift)(
-            a, np.clip(wide, 0, dtype.bits - 1).astype(np.asarray(b).dtype)
-        )
-        beyond = np.where(np.asarray(a) < 0, -1, 0) if dtype.kind == "i" and not left else np.zeros_like(a)
-        return np.where((wide >= dtype.bits) | (wide < 0), beyond, moved).astype(dtype.numpy)
-
-    return shift
-
-
-_BINARY: dict[str, Callable[[Any, Any, DType], Any]] = {
-    "add": lambda a, b, _: np.add(a, b), "sub": lambda a, b, _: np.subtract(a, b),
-    "mul": lambda a, b, _: np.multiply(a, b), "div": _truncated, "rem": lambda a, b, _: np.fmod(a, b),
-    "floordiv": lambda a, b, _: np.floor_divide(a, b), "mod": lambda a, b, _: np.remainder(a, b),
-    "min": lambda a, b, _: np.minimum(a, b), "max": lambda a, b, _: np.maximum(a, b),
-    "eq": lambda a, b, _: np.equal(a, b), "ne": lambda a, b, _: np.not_equal(a, b),
-    "lt": lambda a, b, _: np.less(a, b), "le": lambda a, b, _: np.less_equal(a, b),
-    "and": _logical(np.bitwise_and, np.logical_and), "or": _logical(np.bitwise_or, np.logical_or),
-    "xor": _logical(np.bitwise_xor, np.logical_xor), "shl": _shift(True), "shr": _shift(False),
-}  # fmt: skip
-
-_UNARY: dict[str, Callable[..., Any]] = {
-    "neg": np.negative, "abs": np.abs, "sign": np.sign, "sqrt": np.sqrt, "exp": np.exp, "log": np.log, "sin": np.sin,
-    "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh,
-    "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
-    "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round_even": np.rint, "isnan": np.isnan, "isinf": np.isinf,
-    "popcount": np.bitwise_count, "pow": lambda a, b: _power(a, b), "atan2": np.arctan2, "nearest": np.rint, "decay": np.exp,
-    "log1p": np.log1p,
-    "fma": lambda a, b, c: np.float64(a) * b + c,  # exact for f32, but that the sum is rounded to f64 first
-}  # fmt: skip
-
-
-def _power(a: Any, b: Any) -> Any:
-    """Powers; of integers with a negative exponent 0, or a power of 1 or -1."""
-    a, b = np.asarray(a), np.asarray(b)
-    if b.dtype.kind != "i":
-        return np.power(a, b)
-    whole = np.power(a, np.maximum(b, 0))
-    return np.where(b < 0, np.where(np.abs(a) == 1, np.power(a, b & 1), 0), whole)
-
-
-def _call(fn: str, args: list[Any], dtype: DType) -> Any:
-    if fn == "not":
-        return np.logical_not(args[0]) if dtype == BOOL else np.bitwise_not(args[0])
-    if fn == "erf":
-        flat = np.asarray(args[0])
-        values = np.fromiter(map(math.erf, flat.reshape(-1).tolist()), np.float64, flat.size)
-        return values.reshape(flat.shape).astype(dtype.numpy)
-    if dtype.is_int and fn in ("floor", "ceil", "trunc", "round_even"):
-        return args[0]
-    result = _UNARY[fn](*args)
-    dtype = call_dtype(fn, dtype)
-    return np.asarray(result).astype(dtype.numpy)

@@ -16,7 +16,7 @@ from occ.compiler.ir.builder import infer_results
 from occ.compiler.ir.dim import LONGEST, Dim, weight
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.operator.spec import DTYPE_ATTRS, onnx_type_name
+from occ.compiler.ir.operator.onnx_values import DTYPE_ATTRS, onnx_type_name
 from occ.compiler.ir.shape import data_dim, depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 

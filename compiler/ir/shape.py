@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Sequence
+from collections.abc import Generator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
-from math import prod
 from typing import NamedTuple
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import (
     Dim,
     Sym,
-    Symbol,
     cases,
-    evaluate,
     exact_quotient,
     floordiv,
     is_positive,
@@ -24,7 +21,6 @@ from occ.compiler.ir.dim import (
     monomial,
     product,
     symbol,
-    symbols,
     terms_of,
     upper,
 )
@@ -54,7 +50,6 @@ def collecting(into: list[Assumed]) -> Generator[None]:
         _assumed.reset(token)
 
 
-NOMINAL = 64  # a size that symbols typically have
 DATA_SYMBOL = "_u"  # how names of symbols begin that no input shows; dims of a model never begin so
 
 
@@ -283,31 +278,3 @@ def normalize_axes(axes: Sequence[int], rank: int, op: str) -> tuple[int, ...]:
     if len(set(result)) != len(result):
         raise Invalid(f"an axis of `{op}` is named twice", code="OCC0107")
     return result
-
-
-def nominal(d: Dim) -> int:
-    """A size for comparisons, at least 1: symbolic dims at `NOMINAL`, or at the bound that is nearest to it.
-
-    Where an extent is less than 1 then, such as that of a window of 512 elements, dims are as much larger as makes it
-    1.
-    """
-    if isinstance(d, int):
-        return d
-    for scale in (1, 2, 4, 8, 16, 32, 64):
-        size = evaluate(d, {name: _within(s, NOMINAL * scale) for name, s in symbols(d).items()})
-        if size >= 1:
-            return size
-    return 1
-
-
-def _within(s: Symbol, size: int) -> int:
-    """The size nearest to one that a symbol may have."""
-    return max(s.lo, min(size, s.hi) if isinstance(s.hi, int) else size)
-
-
-def nominal_count(dims: Iterable[Dim]) -> int:
-    """The nominal elements of a shape.
-
-    Extents are counted one by one: two that are less than 0 would have a product that is not.
-    """
-    return prod(map(nominal, dims))

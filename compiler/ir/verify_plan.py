@@ -8,14 +8,10 @@ from math import prod
 from random import Random
 from typing import Any
 
-from occ.compiler.diagnostics import Invalid, Unresolved
-from occ.compiler.ir.builder import OPERATOR_FAILURES, infer_results
-from occ.compiler.ir.calls import ROUTINES, agree, call_problems
 from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, substitute, symbols
 from occ.compiler.ir.dtype import U8, DType
 from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import FuncRef, Op
-from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.te.bounds_check import out_of_bounds_read
 from occ.compiler.ir.te.function import TeFunc
@@ -23,10 +19,9 @@ from occ.compiler.ir.te.storage import is_stored
 from occ.compiler.ir.te.verify import sizes_of
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.verify_routines import host_problems, is_place
 
 STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are steps of the plan
-_OWN = {"if": 1, "loop": 2}  # operands that a routine of control flow has first
-_COUNTED = ("captures", "num_scan_inputs")  # attributes that count operands
 _SIZES = (1, 2, 3, 7, 64, 1000)  # at which sizes are compared that nothing proves
 _COUNTABLE = 1 << 62  # bytes: native code counts in 64 bits
 _CALLS = 12  # of a te function with symbolic dims that are looked into
@@ -77,9 +72,9 @@ class _Plan:
             k, results = op.attrs["output"], self.func.results
             if not isinstance(k, int) or not 0 <= k < len(results):
                 yield f"is output {k} of {len(results)}"
-        elif any(not _is_place(op.attrs.get(key)) for key in ("first", "last")):
+        elif any(not is_place(op.attrs.get(key)) for key in ("first", "last")):
             yield "does not say from which step to which it lives"
-        elif "offset" in op.attrs and not _is_place(op.attrs["offset"]):
+        elif "offset" in op.attrs and not is_place(op.attrs["offset"]):
             yield f"lies at {op.attrs['offset']}"
 
     def _view(self, op: Op) -> Iterator[str]:
@@ -143,7 +138,7 @@ class _Plan:
         found = list(self._writes(op))
         yield from found
         if op.name == "host" and not found:
-            yield from _host_problems(op, self.m)
+            yield from host_problems(op, self.m)
 
     def _writes(self, op: Op) -> Iterator[str]:
         count = op.attrs.get("writes")
@@ -158,14 +153,14 @@ class _Plan:
     def _lifetimes(self) -> Iterator[str]:
         arena = [
             op for op in self.func.body.body
-            if op.name == "alloc" and not {"host", "output"} & op.attrs.keys() and _is_place(op.attrs.get("first"))
-            and _is_place(op.attrs.get("last")) and isinstance(op.result.type, TensorType)
+            if op.name == "alloc" and not {"host", "output"} & op.attrs.keys() and is_place(op.attrs.get("first"))
+            and is_place(op.attrs.get("last")) and isinstance(op.result.type, TensorType)
         ]  # fmt: skip
         for op in arena:
             used = self.used.get(op.result, [])
             if used and not (op.attrs["first"] <= min(used) and max(used) <= op.attrs["last"]):
                 yield f"{op_text(op)} is used from step {min(used)} to step {max(used)}"
-        fixed = [op for op in arena if _is_place(op.attrs.get("offset"))]
+        fixed = [op for op in arena if is_place(op.attrs.get("offset"))]
         if fixed and len(fixed) < len(arena):
             yield f"{op_text(next(op for op in arena if op not in fixed))} has no offset, and others have one"
         for a, b in combinations(fixed, 2):
@@ -227,56 +222,6 @@ def _laid_out(t: TensorType) -> int:
     return prod(max(evaluate(d, least), 1) for d in t.dims) * t.dtype.itemsize
 
 
-def _host_problems(op: Op, m: Module) -> Iterator[str]:
-    """How the operands of a step of the runtime are not those that its routine takes."""
-    a = op.attrs
-    routine, results = a["routine"], a["writes"]
-    reads = len(op.operands) - results
-    if routine == "copy":
-        types = [v.type if v is not None and isinstance(v.type, TensorType) else None for v in op.operands]
-        if (reads, results) != (1, 1) or None in types:
-            yield f"copies {reads} to {results} tensors; it takes one and one"
-        elif not agree(*types):
-            yield f"copies {types[0]} to {types[1]}"
-    else:
-        if a.get("n_results") != results:
-            yield f"has {a.get('n_results')} results, and writes {results}"
-        rest = reads - _OWN.get(routine, 0) - sum(a.get(key, 0) for key in _COUNTED if _is_place(a.get(key)))
-        if rest < 0 or any(key in a and not _is_place(a[key]) for key in _COUNTED):
-            yield f"reads {reads} operands, fewer than its attributes count"
-            return
-        if routine == "scan":
-            yield from _scan_problems(a, rest)
-        runs = [m.funcs[f] for f in a.values() if isinstance(f, FuncRef) and f in m.funcs]
-        for f in runs if routine in ROUTINES.values() else ():
-            yield from call_problems(routine, op.operands[:reads], op.operands[reads:], a, f)
-        if (spec := builtin().get(routine)) is not None and spec.host and spec.infer is not None:
-            yield from _routine_problems(op, routine, reads)
-
-
-def _routine_problems(op: Op, operator: str, reads: int) -> Iterator[str]:
-    """Why the operator that a routine computes has no result: native code looks at shapes as its attributes say."""
-    meant = Op(operator, op.operands[:reads], op.attrs, [v and v.type for v in op.operands[reads:]])
-    try:
-        infer_results(meant)
-    except Unresolved:
-        return
-    except (Invalid, *OPERATOR_FAILURES) as e:
-        yield f"does not fit `{operator}`: {e}"
-    finally:
-        meant.set_operands(())
-
-
-def _scan_problems(a: Mapping[str, Any], states: int) -> Iterator[str]:
-    """Lists of a scan that have another length than what they are about."""
-    counts = {"input": a.get("num_scan_inputs", 0), "output": a["writes"] - states}
-    for what, n in counts.items():
-        for key in (f"scan_{what}_axes", f"scan_{what}_directions"):
-            given = a.get(key)
-            if given and (not isinstance(given, tuple) or len(given) != n):
-                yield f"has {key}={given} for {n} tensors"
-
-
 def _sizes(s: Any, asked: Sequence[int]) -> list[int]:
     hi = s.hi if isinstance(s.hi, int) else None
     found = [max(s.lo, n) // s.divisible_by * s.divisible_by or s.divisible_by for n in (s.lo, *_SIZES, *asked)]
@@ -292,13 +237,9 @@ def _in_memory(dtype: DType) -> Any:
     return U8.numpy if is_stored(dtype) else dtype.numpy
 
 
-def _is_place(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
 def _offset(op: Op) -> int:
     offset: Any = op.attrs.get("offset")
-    return offset if _is_place(offset) else 0
+    return offset if is_place(offset) else 0
 
 
 def _reach(t: TensorType) -> Dim:

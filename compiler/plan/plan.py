@@ -1,130 +1,42 @@
-"""Writes the manifest of a lowered module: its signature and its plan."""
+"""Writes the manifest of a lowered module: its plan, weights and functions."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from occ.compiler.diagnostics import error, shorten
-from occ.compiler.ir import module
-from occ.compiler.ir.dim import Dim, Sym, rebuild, substitute
+from occ.compiler.ir.dim import Dim, Sym, substitute
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops.own.data_dependent_sizes import is_defined_by_step
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te.cost import operations
 from occ.compiler.ir.te.function import TeFunc
-from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.ir.verify_plan import STEPS
 from occ.compiler.passes.fuse.use_kernels import member
 from occ.compiler.plan.counts import limits
+from occ.compiler.plan.signature import (
+    MOST_OPERATIONS,
+    constraint_infos,
+    constraints_of,
+    dim_expr,
+    signature,
+    value_info,
+)
 from occ.runtime.artifact import weight_infos
 from occ.runtime.attributes import encode_attrs
 from occ.runtime.dims import DimExpr
-from occ.runtime.manifest import Buffer, Constraint, DimInfo, Function, Manifest, Plan, Step, Storage, TensorInfo
+from occ.runtime.manifest import Buffer, Constraint, Function, Manifest, Plan, Step, Storage
 from occ.runtime.members import LIBRARY
 from occ.runtime.version import occ_version
 
-
-class _Expr:
-    """A size expression under construction.
-
-    Sums and products are lists as long as they have terms, however many those are: what reads them calls itself for
-    what is nested.
-    """
-
-    def __init__(self, data: DimExpr) -> None:
-        self.data = data
-
-    def __mul__(self, other: _Expr | int) -> _Expr:
-        value = other.data if isinstance(other, _Expr) else other
-        return self if value == 1 else _Expr(["*", *_terms("*", value), *_terms("*", self.data)])
-
-    def __add__(self, other: _Expr | int) -> _Expr:
-        value = other.data if isinstance(other, _Expr) else other
-        return self if value == 0 else _Expr(["+", *_terms("+", self.data), *_terms("+", value)])
-
-    __radd__ = __add__
-    __rmul__ = __mul__
-
-
-def _terms(op: str, e: DimExpr) -> list[DimExpr]:
-    return e[1:] if isinstance(e, list) and e[0] == op else [e]
-
-
 _SIZES = ("when", "most", "finds")  # attributes that are tuples of dims
-_OPS = {"floordiv": "//", "min": "min", "max": "max"}
-
-
-def dim_expr(d: Dim) -> DimExpr:
-    """A dim in the form of the manifest."""
-    if not isinstance(d, Sym):
-        return d
-    made = rebuild(
-        d,
-        lambda s: _Expr(s.name),
-        lambda name, args: _Expr([_OPS[name], *(a.data if isinstance(a, _Expr) else a for a in args)]),
-    )
-    return made.data
-
-
-def value_info(name: str, type_: Type | None) -> TensorInfo:
-    """A value of a signature."""
-    match type_:
-        case TensorType(shape=None):
-            return TensorInfo(name, type_.dtype.name, [], "unranked")
-        case TensorType():
-            return TensorInfo(name, type_.dtype.name, [dim_expr(d) for d in type_.dims])
-        case SequenceType(elem):
-            return TensorInfo(name, value_info(name, elem).dtype, [], "sequence")
-        case OptionalType(elem):
-            return TensorInfo(name, value_info(name, elem).dtype, [], "optional")
-        case MapType():
-            return TensorInfo(name, type_.value.dtype.name, [], "map")
-        case None:
-            raise AssertionError(f"%{name} has no type")
-
-
-def input_info(name: str, type_: Type | None) -> TensorInfo:
-    """An input, with the constant extents that tensors within a sequence or an optional must have."""
-    info, inner = value_info(name, type_), type_
-    while isinstance(inner, (SequenceType, OptionalType)):
-        inner = inner.elem
-    if info.kind in ("sequence", "optional") and isinstance(inner, TensorType) and inner.is_static:
-        return replace(info, shape=[*inner.static])
-    return info
-
-
-def dim_infos(m: Module) -> list[DimInfo]:
-    """The symbolic dims of a module."""
-    found: list[DimInfo] = []
-    for info in m.symbols.values():
-        hi = info.symbol.hi if isinstance(info.symbol.hi, int) else None
-        found.append(DimInfo(info.symbol.name, info.label, info.symbol.lo, hi, info.symbol.divisible_by))
-    return found
-
-
-def signature(m: Module) -> tuple[list[TensorInfo], list[TensorInfo], list[DimInfo], list[Constraint]]:
-    """Inputs, outputs, dims and constraints of a module."""
-    inputs = [input_info(a.name, a.type) for a in m.main.args]
-    outputs = [value_info(n, r.type) for n, r in zip(m.main.result_names, m.main.results, strict=True)]
-    return inputs, outputs, dim_infos(m), constraints_of(m, "main")
-
-
-MOST_OPERATIONS = 1 << 50  # of one kernel; the largest of real models have 10**13, and a core does 10**11 a second
-
-
-def constraints_of(m: Module, func: str) -> list[Constraint]:
-    """The constraints of a function's inputs."""
-    return _constraints(c for c in m.constraints if c.func == func)
-
-
-def _constraints(found: Iterable[module.Constraint]) -> list[Constraint]:
-    return [Constraint(dim_expr(c.lhs), dim_expr(c.rhs), c.node) for c in found]
 
 
 class _Planner:
@@ -360,7 +272,7 @@ def manifest(
     """
     stored = {w.name: k for k, w in enumerate(stored_weights(m))}
     plans = {f.name: _Planner(m, stored, entry, tasks).plan(f) for f in m.funcs.values()}
-    counted = {f.name: _constraints(limits(m, f, elements=tasks is None)) for f in m.funcs.values()}
+    counted = {f.name: constraint_infos(limits(m, f, elements=tasks is None)) for f in m.funcs.values()}
     functions = {f.name: _function(m, f, plans[f.name], counted[f.name]) for f in m.funcs.values() if f is not m.main}
     inputs, outputs, dims, constraints = signature(m)
     infos = weight_infos(list(stored), [w.data.nbytes for w in stored_weights(m)])

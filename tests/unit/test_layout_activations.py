@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.passes.layout.layout_activations import reshaped_order
+from occ.compiler.passes.layout.absorb_views import reshaped_order
 
 
 @st.composite

@@ -10,7 +10,7 @@ import pytest
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.ir.operator.spec import attr_value
+from occ.compiler.ir.operator.onnx_values import attr_value
 from occ.compiler.ir.ops import ml_trees
 from occ.compiler.passes.canonical import cse
 

@@ -12,7 +12,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
-from occ.compiler.plan.plan import dim_expr
+from occ.compiler.plan.signature import dim_expr
 from occ.runtime.buffers import assign_offsets
 from occ.runtime.manifest import Buffer, Plan, Step, Storage
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from occ.compiler.diagnostics import Invalid, shorten
-from occ.compiler.ir.operator.spec import DTYPE_ATTRS
+from occ.compiler.ir.operator.onnx_values import DTYPE_ATTRS
 
 
 @dataclass(frozen=True)

@@ -7,7 +7,8 @@ say (tags of operators, values of shapes) are functions in canonicalize.py.
 # pyright: reportUnusedFunction=false
 from __future__ import annotations
 
-from occ.compiler.passes.rules.rule import Rewrite, rewrite
+from occ.compiler.passes.rules.declare import rewrite
+from occ.compiler.passes.rules.rule import Rewrite
 
 
 @rewrite

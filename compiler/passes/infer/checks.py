@@ -10,7 +10,7 @@ from occ.compiler.diagnostics import Invalid, shorten
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.operator.attribute_values import check_values
-from occ.compiler.ir.operator.spec import onnx_type_name
+from occ.compiler.ir.operator.onnx_values import onnx_type_name
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.passes.base import Context
 

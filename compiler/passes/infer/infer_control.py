@@ -3,48 +3,31 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from itertools import count
-from typing import Protocol
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.build_te import Elements
 from occ.compiler.ir.containers import is_empty, joined_containers, loose
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.dtype import BOOL, I64
-from occ.compiler.ir.module import DATA_LABEL, Func, Module
+from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data, equal_dims, normalize_axis
+from occ.compiler.ir.shape import data_dim, depends_on_data, equal_dims, normalize_axis
 from occ.compiler.ir.types import EmptySequenceType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
+from occ.compiler.passes.infer.region_types import (
+    Inference,
+    Types,
+    element_type,
+    extent_symbol,
+    fresh_data_dims,
+    join,
+    result_type,
+    stacked_type,
+)
 from occ.compiler.passes.infer.trip_counts import trip_count
 
 _ROUNDS = 8  # of generalising what a loop carries; each makes an extent symbolic or a rank unknown
-Types = Sequence[Type | None]
-
-
-class Inference(Protocol):
-    """The part of an inference that this file needs."""
-
-    m: Module
-
-    def elements(self, value: Value) -> Elements | None: ...
-
-    def function(
-        self, func: Func, types: Types, values: Sequence[Elements | None], *, optional: bool = False
-    ) -> list[Type | None]:
-        """Infer a function from the types and known values of its arguments; returns the types of its results.
-
-        In one that is `optional`, an op that does not fit its operands is left to the run, which may never come to it.
-        """
-        ...
-
-    def forget(self, func: Func, mark: int) -> None:
-        """Drop what `function` found since `mark`."""
-        ...
-
-    @property
-    def mark(self) -> int: ...
 
 
 def infer_control(inf: Inference, op: Op) -> list[Type | None]:
@@ -87,7 +70,7 @@ def _if(inf: Inference, op: Op) -> list[Type | None]:
     then, other = found
     if len(then) != len(other) or len(then) != len(op.results):
         raise Invalid(f"the branches of `If` give {len(then)} and {len(other)} values, the node {len(op.results)}")
-    fresh = _counted()
+    fresh = fresh_data_dims()
     return [join(a, b, fresh) for a, b in zip(then, other, strict=True)]
 
 
@@ -114,9 +97,9 @@ def _loop(inf: Inference, op: Op) -> list[Type | None]:
     carried, yields = _to_fixpoint(inf, func, carried, body, 2, lambda found: found[1 : 1 + n])
     _count_fits(op, len(yields) - 1)
     trips = _trips(inf, op, func)
-    fresh = _counted()
-    scanned = [_stacked(t, trips, 0, inf) for t in yields[1 + n :]]
-    return [*(_outward(t, inf, fresh) for t in carried), *(_outward(t, inf, fresh) for t in scanned)]
+    fresh = fresh_data_dims()
+    scanned = [stacked_type(t, trips, 0, inf) for t in yields[1 + n :]]
+    return [*(result_type(t, inf, fresh) for t in carried), *(result_type(t, inf, fresh) for t in scanned)]
 
 
 def _trips(inf: Inference, op: Op, func: Func) -> Dim:
@@ -154,10 +137,10 @@ def _scan(inf: Inference, op: Op) -> list[Type | None]:
     _count_fits(op, len(yields))
     out_axes = _one_each(a.scan_output_axes, len(yields) - n, "scan_output_axes")
     _one_each(a.scan_output_directions, len(yields) - n, "scan_output_directions")
-    fresh = _counted()
+    fresh = fresh_data_dims()
     length = data_dim(99) if length is None else length
-    scanned = [_stacked(t, length, axis, inf) for t, axis in zip(yields[n:], out_axes, strict=True)]
-    return [*(_outward(t, inf, fresh) for t in carried), *(_outward(t, inf, fresh) for t in scanned)]
+    scanned = [stacked_type(t, length, axis, inf) for t, axis in zip(yields[n:], out_axes, strict=True)]
+    return [*(result_type(t, inf, fresh) for t in carried), *(result_type(t, inf, fresh) for t in scanned)]
 
 
 def _one_each(given: Sequence[int] | None, count: int, name: str) -> Sequence[int]:
@@ -177,7 +160,7 @@ def _sequence_map(inf: Inference, op: Op) -> list[Type | None]:
         else v and v.type
         for k, v in enumerate(op.operands)
     ]
-    inner = [_inward(inf, func, k, t) for k, t in enumerate(types)]
+    inner = [element_type(inf, func, k, t) for k, t in enumerate(types)]
     found = inf.function(func, inner, [None] * len(types))
     _count_fits(op, len(found))
     return [SequenceType(loose(t)) for t in found if t is not None]
@@ -242,66 +225,5 @@ def _widen(
     dims: list[Dim] = []
     for axis, (a, b) in enumerate(zip(carried.shape, found.shape, strict=True)):
         varies = depends_on_data(b) if only_known else a != b
-        dims.append(_local(inf, func, k, axis, b) if varies else a)
+        dims.append(extent_symbol(inf, func, k, axis, b) if varies else a)
     return TensorType(carried.dtype, tuple(dims))
-
-
-def _local(inf: Inference, func: Func, k: int, axis: int, known: Dim) -> Dim:
-    """The symbol of an extent of an argument that varies."""
-    arg = func.args[k].type
-    if (
-        isinstance(arg, TensorType)
-        and arg.shape is not None
-        and axis < len(arg.shape)
-        and depends_on_data(arg.shape[axis])
-    ):
-        return arg.shape[axis]
-    return inf.m.fresh_symbol(f"{_plain(func.args[k].name)}_{axis}", label=DATA_LABEL)
-
-
-def _plain(name: str) -> str:
-    return "".join(c if c.isascii() and c.isalnum() else "_" for c in f"{DATA_SYMBOL}_{name}")[:40]
-
-
-def _inward(inf: Inference, func: Func, k: int, t: Type | None) -> Type | None:
-    """The type of an element of a sequence inside of the body: its extents are symbols that each call binds."""
-    if not isinstance(t, TensorType) or t.shape is None:
-        return t
-    dims = tuple(_local(inf, func, k, axis, d) if not isinstance(d, int) else d for axis, d in enumerate(t.shape))
-    return TensorType(t.dtype, dims)
-
-
-def _outward(t: Type | None, inf: Inference, fresh: Callable[[], Dim]) -> Type | None:
-    """The type of a result of a loop: what depends on its symbols is decided by the data."""
-    if not isinstance(t, TensorType) or t.shape is None:
-        return loose(t) if t is not None else None
-    return t.with_shape(tuple(fresh() if depends_on_data(d) else d for d in t.shape))
-
-
-def _stacked(t: Type | None, length: Dim, axis: int, inf: Inference) -> Type | None:
-    if not isinstance(t, TensorType) or t.shape is None:
-        return t
-    dims = list(t.shape)
-    dims.insert(normalize_axis(axis, len(dims) + 1, "Scan"), length)
-    return t.with_shape(tuple(dims))
-
-
-def join(a: Type | None, b: Type | None, fresh: Callable[[], Dim]) -> Type | None:
-    """A type that both are.
-
-    Raises:
-        Invalid: the element types or kinds differ.
-    """
-    if isinstance(a, TensorType) and isinstance(b, TensorType):
-        if a.dtype != b.dtype:
-            raise Invalid(f"the branches give {a} and {b}")
-        if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
-            return TensorType(a.dtype, None)
-        dims = tuple(x if x == y else fresh() for x, y in zip(a.shape, b.shape, strict=True))
-        return TensorType(a.dtype, dims)
-    return joined_containers(a, b)
-
-
-def _counted() -> Callable[[], Dim]:
-    numbers = count()
-    return lambda: data_dim(next(numbers))

@@ -7,14 +7,11 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
 
-import numpy as np
-
-from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.rules.attribute_match import accepts, equals, same, wanted_text
 from occ.compiler.passes.rules.pattern import (
     Alternatives,
-    Attribute,
     Constant,
     Many,
     Named,
@@ -26,7 +23,6 @@ from occ.compiler.passes.rules.pattern import (
     Variable,
 )
 
-LARGEST_COMPARED = 4096  # elements of a constant that is compared with a value
 _MOST_PERMUTED = 4  # operands of a commutative op that are tried in every order
 
 
@@ -57,15 +53,6 @@ class State:
     def hold(self, pattern: Pattern, value: Value | None) -> State:
         """The bindings with one more pattern, which must be the same value where it occurs again."""
         return replace(self, values=self.values | {pattern: value})
-
-
-def same(a: Any, b: Any) -> bool:
-    """Whether two bound things are one: the same value, equal attributes."""
-    if isinstance(a, Value) or isinstance(b, Value):
-        return a is b
-    if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
-        return np.array_equal(a, b)
-    return type(a) is type(b) and a == b
 
 
 class Matcher:
@@ -222,8 +209,8 @@ class Matcher:
         actual = op.a
         for key, wanted in pattern.attrs.items():
             value = getattr(actual, key, None)
-            if not _accepts(wanted, value):
-                self.fail(state, lambda k=key, v=value, w=wanted: f"`{op.name}` has {k}={v}{_wanted(w)}")
+            if not accepts(wanted, value):
+                self.fail(state, lambda k=key, v=value, w=wanted: f"`{op.name}` has {k}={v}{wanted_text(w)}")
                 return None
             bound = state.bind(wanted.name, value)
             if bound is None:
@@ -271,45 +258,6 @@ def _candidates(pattern: Pattern, state: State, found: Sequence[Value]) -> Itera
         frontier = [r for v in frontier for op in v.users if op.name in roots for r in op.results if r not in seen]
         seen |= dict.fromkeys(frontier)
     yield from list(seen)
-
-
-def equals(weight: Weight, value: Any) -> bool:
-    """Whether a constant has a value: all elements where it is a number, else shape and elements."""
-    data = weight.data
-    if (data.dtype.kind not in "biuf" and not weight.tensor.dtype.is_float) or data.size > LARGEST_COMPARED:
-        return False
-    wanted = np.asarray(value)
-    if wanted.ndim and wanted.shape != data.shape:
-        return False
-    if data.dtype.kind in "biu":
-        return bool(np.all(data == wanted))
-    return bool(np.all(data == wanted.astype(data.dtype)))
-
-
-def _accepts(wanted: Attribute, value: Any) -> bool:
-    if wanted.any_value:
-        return True
-    if wanted.test is not None:
-        return bool(wanted.test(value))
-    if isinstance(wanted.value, (list, tuple)):
-        return (
-            isinstance(value, (list, tuple))
-            and len(value) == len(wanted.value)
-            and all(map(_equal_scalars, value, wanted.value))
-        )
-    return _equal_scalars(value, wanted.value)
-
-
-def _equal_scalars(actual: Any, wanted: Any) -> bool:
-    if isinstance(actual, DType):
-        return str(actual) == str(wanted)
-    if isinstance(actual, float) and isinstance(wanted, (int, float)):
-        return bool(np.float32(actual) == np.float32(wanted))  # ONNX attributes are f32
-    return actual == wanted
-
-
-def _wanted(wanted: Attribute) -> str:
-    return ", which the condition refuses" if wanted.test is not None else f", not {wanted.value}"
 
 
 def _name(value: Any) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from occ.compiler.ir.dim import Dim, is_multiple
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis
 from occ.compiler.ir.te.schedule import Directive

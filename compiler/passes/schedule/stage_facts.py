@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.shape import nominal_count
+from occ.compiler.ir.nominal import nominal_count
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from occ.compiler.ir.dim import product
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.expr_size import Length, length_of
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, loads, position, reduce_axes

@@ -7,7 +7,7 @@ from dataclasses import replace
 from math import prod
 
 from occ.compiler.ir.dim import Dim, ceildiv, is_multiple, lower, upper
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, minimum, where, wrap
 from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost, Directive

@@ -6,7 +6,7 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from occ.compiler.ir.dim import Dim, floordiv
-from occ.compiler.ir.shape import nominal, nominal_count
+from occ.compiler.ir.nominal import nominal, nominal_count
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, position, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step

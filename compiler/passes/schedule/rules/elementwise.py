@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import gcd
 
 from occ.compiler.ir.dim import Dim, is_multiple
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import TeFunc, TeStage

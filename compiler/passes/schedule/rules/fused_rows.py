@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, reduce_axes

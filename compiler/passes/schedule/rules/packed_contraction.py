@@ -10,7 +10,7 @@ from math import prod
 
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I16
-from occ.compiler.ir.shape import nominal, nominal_count
+from occ.compiler.ir.nominal import nominal, nominal_count
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Expr, Index
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, reduce_axes

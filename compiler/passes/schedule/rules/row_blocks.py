@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from occ.compiler.ir.dim import Dim, evaluate, symbols
-from occ.compiler.ir.shape import nominal, nominal_count
+from occ.compiler.ir.nominal import nominal, nominal_count
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.passes.schedule.stage_facts import Contraction, element_bits, extent_of

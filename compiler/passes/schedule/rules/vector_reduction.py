@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.expr import Reduce
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.reductions import COMBINE

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dtype import F32
-from occ.compiler.ir.shape import nominal
+from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.expr import Cast, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
