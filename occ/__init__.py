@@ -36,15 +36,31 @@ if TYPE_CHECKING:
     from occ.runtime.errors import RunError
     from occ.runtime.run_queue import RunQueue
 
-_WHERE = {
-    "compile": "occ.api", "build": "occ.api", "load": "occ.loading", "targets": "occ.api", "capability": "occ.api",
-    "CompileError": "occ.compiler.diagnostics", "RunError": "occ.runtime.errors", "Pass": "occ.compiler.passes.base",
-    "operator": "occ.compiler.ir.operator.custom", "c_kernel": "occ.compiler.ir.operator.custom", "halide_kernel": "occ.compiler.ir.operator.custom",
-    "te_kernel": "occ.compiler.frontend.kernels", "fusion": "occ.compiler.passes.rules.rule", "rewrite": "occ.compiler.passes.rules.rule",
-    "diff": "occ.analysis.diff", "bench": "occ.analysis.bench", "inspect": "occ.analysis.inspect", "dump": "occ.analysis.dump",
-    "extract": "occ.analysis.extract", "report": "occ.analysis.report", "quantize": "occ.quantization.quantize", "LanguageModel": "occ.generation.language_model", "EmbeddingModel": "occ.generation.embedding",
-    "Reranker": "occ.generation.embedding", "embed": "occ.generation.embedding", "rerank": "occ.generation.embedding", "Transcriber": "occ.generation.transcriber", "transcribe": "occ.generation.transcriber", "Target": "occ.compiler.targets.target", "Artifact": "occ.runtime.artifact", "RunQueue": "occ.runtime.run_queue", "DeviceTensor": "occ.runtime.acl.tensor",
-}  # fmt: skip
+_NAMES = {  # names by the module that defines them, which is imported when one is used
+    "occ.analysis.bench": "bench",
+    "occ.analysis.diff": "diff",
+    "occ.analysis.dump": "dump",
+    "occ.analysis.extract": "extract",
+    "occ.analysis.inspect": "inspect",
+    "occ.analysis.report": "report",
+    "occ.api": "compile build targets capability",
+    "occ.compiler.diagnostics": "CompileError",
+    "occ.compiler.frontend.kernels": "te_kernel",
+    "occ.compiler.ir.operator.custom": "operator c_kernel halide_kernel",
+    "occ.compiler.passes.base": "Pass",
+    "occ.compiler.passes.rules.declare": "fusion rewrite",
+    "occ.compiler.targets.target": "Target",
+    "occ.generation.embedding": "EmbeddingModel Reranker embed rerank",
+    "occ.generation.language_model": "LanguageModel",
+    "occ.generation.transcriber": "Transcriber transcribe",
+    "occ.loading": "load",
+    "occ.quantization.quantize": "quantize",
+    "occ.runtime.acl.tensor": "DeviceTensor",
+    "occ.runtime.artifact": "Artifact",
+    "occ.runtime.errors": "RunError",
+    "occ.runtime.run_queue": "RunQueue",
+}
+_WHERE = {name: module for module, names in _NAMES.items() for name in names.split()}
 
 _MODULES = ("backend", "onnxruntime", "torch")
 
