@@ -10,7 +10,7 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.native_entry.bounds import upper
-from occ.compiler.native_entry.plan import is_handle
+from occ.compiler.native_entry.plan import is_handle, nbytes
 from occ.compiler.native_entry.routine import HostCalls, RoutineEmitter
 from occ.compiler.native_entry.sizes import i64
 from occ.compiler.native_entry.support import Support
@@ -37,9 +37,12 @@ def emit_host(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 
 
 def emit_output(e: RoutineEmitter, k: int) -> None:
-    """Have the host allocate an output whose extents nothing bounded before the run."""
-    sizes = _numbers(e, [upper(n, e.r.bounds) for n in e.r.plan.buffers[e.r.plan.outputs[k]].shape])
-    _call(e, OUTPUT, k, None, sizes, None, None)
+    """Have the host allocate an output whose extents nothing bounded before the run, unless its caller foresaw as much."""
+    b = e.r.plan.buffers[e.r.plan.outputs[k]]
+    shape = [upper(n, e.r.bounds) for n in b.shape]
+    size = i64(e.sizes.of(nbytes(shape, b.dtype)))
+    said = e.b.call(_output(e.support), [e.call, I32(e.index), I32(k), size, _numbers(e, shape)])
+    e.fail_if(e.b.icmp_signed("!=", said, I32(1)), HOST, k, I32(OUTPUT))
 
 
 def _ask(e: RoutineEmitter, request: int, k: int, listed: Sequence[int], found: Any, symbols: Any) -> None:
@@ -86,6 +89,23 @@ def _asking(support: Support) -> ir.Function:
         support.store(b, value, call, support.layout.call[field])
     support.count_callback(b, call)
     b.ret(b.call(b.bitcast(host, ir.FunctionType(I32, [PTR]).as_pointer()), [call]))
+    return fn
+
+
+def _output(support: Support) -> ir.Function:
+    """`i32 output(call, plan, number, bytes, sizes)`: 1 where there is room for an output."""
+    if (known := support.module.globals.get("occ_output")) is not None:
+        return known
+    fn = support.internal("occ_output", ir.FunctionType(I32, [PTR, I32, I32, I64, PTR]))
+    call, plan, number, size, sizes = fn.args
+    b, nothing = support.builder(fn), ir.Constant(PTR, None)
+    room = support.load(b, call, support.layout.call["room"])
+    with b.if_then(b.icmp_unsigned("!=", room, nothing)):
+        foreseen = support.load(b, b.gep(room, [b.mul(b.zext(number, I64), I64(8))]), 0, I64)
+        enough = b.icmp_signed(">=", foreseen, size)
+        with b.if_then(b.and_(enough, b.icmp_signed(">", foreseen, I64(0)))):
+            b.ret(I32(1))
+    b.ret(b.call(_asking(support), [call, I32(OUTPUT), plan, number, nothing, sizes, nothing, nothing]))
     return fn
 
 

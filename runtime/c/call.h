@@ -1,6 +1,6 @@
 #include <stdint.h>
 
-#define OCC_ABI 3
+#define OCC_ABI 4
 
 enum {
     OCC_DONE = 0,
@@ -38,6 +38,7 @@ struct occ_call {
     int32_t request;
     int32_t observed;             // not 0: `host` is told of each kernel, when it begins and when it has ended
     int64_t got, wanted;          // of OCC_MISFIT: two sizes that are not equal; of a kernel: its operations, and bytes of its tensors
+    const int64_t *room;          // bytes that `outputs` has for each output whose extents nothing bounds; null for none
 };
 
 #ifdef __cplusplus

@@ -6,7 +6,7 @@ import ctypes
 
 from occ.runtime.manifest import Manifest
 
-ABI = 3
+ABI = 4
 ENTRY = "occ_model_run"  # runs the model
 CALL = "occ_model_call"  # runs a function of the model
 MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
@@ -52,6 +52,7 @@ class EntryCall(ctypes.Structure):
         ("observed", ctypes.c_int32),
         ("got", ctypes.c_int64),
         ("wanted", ctypes.c_int64),
+        ("room", ctypes.c_void_p),
     )
 
 

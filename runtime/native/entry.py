@@ -118,10 +118,15 @@ class _Runner:
         if block.call.detail:
             raise block.raised[0] if block.raised else RunError("OCC0505", f"a callback of the model {LOST}")
         for k in known.late:
-            made[k] = self._of_host(block, k, inputs) if known.outputs[k][0] is HANDLE else block.values.outputs[k]
+            if known.outputs[k][0] is HANDLE:
+                made[k] = self._of_host(block, k, inputs)
+            elif (by_host := block.values.outputs.get(k)) is not None:
+                made[k], known.room[k] = by_host, by_host.nbytes
         for k, at, rank in self._decided:
             if known.outputs[k][0] is not HANDLE:
-                made[k] = beginning(made[k], tuple(block.results[at : at + rank]))
+                room, made[k] = made[k].nbytes, beginning(made[k], tuple(block.results[at : at + rank]))
+                if 2 * made[k].nbytes < room:  # the next run is told how much it takes
+                    known.room.pop(k, None)
         block.values.clear()
         if block.call.needed > block.capacity:
             block.grow(min(block.call.needed, max(_MOST_GROWN, block.capacity)))

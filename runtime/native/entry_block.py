@@ -89,16 +89,18 @@ class Extents:
     Attributes:
         outputs: of each output the extents, or `HANDLE` or `OPEN`, the element type, and the bytes to allocate for it.
         needed: bytes of memory that a run needs.
-        late: which of the outputs a run gives no memory to before.
+        late: which of the outputs a run may get no memory for before.
+        room: bytes for each of those that nothing bounds, which sufficed for the last run; 0 where that is not known.
         together: bytes of all outputs, where they are few; 0 where each has memory of its own.
     """
 
-    __slots__ = ("address", "extents", "late", "needed", "outputs", "together")
+    __slots__ = ("address", "extents", "late", "needed", "outputs", "room", "together")
 
     def __init__(self, extents: ctypes.Array[ctypes.c_int64]) -> None:
         self.extents, self.address = extents, ctypes.addressof(extents)
         self.outputs: list[tuple[Any, np.dtype[Any], int]] = []
         self.late: list[int] = []
+        self.room: dict[int, int] = {}
         self.needed = self.together = 0
 
 
@@ -122,6 +124,7 @@ class Block:
         "memory",
         "outputs",
         "results",
+        "room",
         "steps",
         "values",
     )
@@ -132,11 +135,12 @@ class Block:
         self.inputs = (ctypes.c_void_p * max(1, inputs))()
         self.outputs = (ctypes.c_void_p * max(1, outputs + more))()
         self.results = (ctypes.c_int64 * max(1, results))()
+        self.room = (ctypes.c_int64 * max(1, outputs))()
         self.cells = aligned_bytes(ALIGNMENT * (inputs + outputs))  # where handles lie
         self.call = EntryCall(
             abi=ABI, threads=native.threads, weights=ctypes.addressof(weights),
             inputs=ctypes.addressof(self.inputs), outputs=ctypes.addressof(self.outputs),
-            results=ctypes.addressof(self.results),
+            results=ctypes.addressof(self.results), room=ctypes.addressof(self.room),
         )  # fmt: skip
         self.lent = None
         if native.workers is not None:
@@ -181,9 +185,12 @@ class Block:
         """Point at outputs, those of the caller where kernels can write there; there are `count` inputs."""
         made: list[Any] = []
         for k, (shape, dtype, size) in enumerate(known.outputs):
-            if shape is HANDLE or shape is OPEN:
-                self.outputs[k] = self.cell(count + k) if shape is HANDLE else 0
+            if shape is HANDLE:
+                self.outputs[k] = self.cell(count + k)
                 made.append(None)
+                continue
+            if shape is OPEN:
+                made.append(self._foreseen(k, known.room.get(k, 0), dtype))
                 continue
             y = None if given is None else given[k]
             if y is None or not takes(y, shape, dtype) or (at := address(y)) % ALIGNMENT:
@@ -195,6 +202,17 @@ class Block:
             self.outputs[k] = at
             made.append(y)
         return made
+
+    def _foreseen(self, k: int, size: int, dtype: np.dtype[Any]) -> np.ndarray | None:
+        """Point at room for an output of which it is not known whether that is enough; None for none."""
+        self.room[k], self.outputs[k] = size, 0
+        if not size:
+            return None
+        raw = raw_bytes(size + 2 * ALIGNMENT)
+        at = address(raw)
+        start = -at % ALIGNMENT
+        self.outputs[k] = at + start
+        return np.ndarray((size // dtype.itemsize,), dtype, raw, start)
 
     def make_together(self, known: Extents) -> list[Any]:
         """Point at small outputs, which share one piece of memory: to allocate it costs more than to fill it."""
