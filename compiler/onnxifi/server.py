@@ -29,7 +29,7 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.module import Module
 from occ.compiler.native_entry.output_shapes import open_outputs
-from occ.compiler.native_entry.read_routines import Unsuitable, routines
+from occ.compiler.native_entry.read_routines import without_host
 from occ.compiler.onnxifi.devices import Devices
 from occ.compiler.onnxifi.models import check_outputs, read_model
 from occ.compiler.onnxifi.statuses import Refused, Status, status_of, status_of_run
@@ -161,10 +161,8 @@ def _runnable(m: Module) -> list[Any]:
         Refused: some of its nodes do.
     """
     made = cpu_manifest(m, "")
-    try:
-        routines(made)
-    except Unsuitable as e:
-        raise Refused(Status.UNSUPPORTED_OPERATOR, str(e)) from None
+    if why := without_host(made):
+        raise Refused(Status.UNSUPPORTED_OPERATOR, why)
     if loose := open_outputs(made):  # descriptors state their shapes before the run
         raise Refused(Status.UNSUPPORTED_OPERATOR, loose[0])
     return made.outputs

@@ -85,6 +85,7 @@ MODELS: dict[str, tuple[bytes, int]] = {
     "ir": (proto(ir_version=99), U_VERSION),
     "operator set": (proto(opset=999), U_VERSION),
     "unknown operator": (proto("g (float[4] x) => (float[4] y) { y = Wonder(x) }"), U_OPERATOR),
+    "asks Python for a step": (proto("g (float[4] x) => (float[4] y) { y = Bernoulli(x) }"), U_OPERATOR),
     "needs Python": (proto("g (float[4] x) => (int64[1, k] y) { y = NonZero(x) }"), U_OPERATOR),
     "sequence": (proto("g (seq(float[4]) x) => (float[4] y) { y = ConcatFromSequence <axis = 0> (x) }"), U_DATATYPE),
     "texts": (proto("g (string[4] x) => (string[4] y) { y = Identity(x) }"), U_DATATYPE),

@@ -119,6 +119,22 @@ def test_all_unary_on_cpu(kind: str) -> None:
     check_unary([op for op in (*EXACT, *NEAR_ONE) if takes(op, kind)], kind, "cpu")
 
 
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+def test_classes_at_the_end_of_rows_of_any_length(dtype: type) -> None:
+    """LLVM made a test of classes of that of the last elements, and took it that none is infinite."""
+    kind = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    nodes = [helper.make_node(op, ["x"], [op]) for op in ("IsInf", "IsNaN")]
+    outputs = [helper.make_empty_tensor_value_info(op) for op in ("IsInf", "IsNaN")]
+    graph = helper.make_graph(nodes, "g", [helper.make_tensor_value_info("x", kind, ["n"])], outputs)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=9)
+    session = occ.compile(model, "cpu")
+    for n in (1, 6, 8, 17, 40):
+        x = np.resize(np.array([INF, NAN, -1.2, -INF, 2.8], dtype), n)
+        got = session.run({"x": x})
+        assert np.array_equal(got["IsInf"], np.isinf(x)), n
+        assert np.array_equal(got["IsNaN"], np.isnan(x)), n
+
+
 def check_unary(ops: Sequence[str], kind: str, target: str) -> None:
     dtype, _ = TYPES[kind]
     with np.errstate(all="ignore"):

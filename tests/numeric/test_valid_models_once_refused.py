@@ -137,3 +137,13 @@ def test_distinct_rows_of_texts(target: str) -> None:
 def test_a_label_that_one_operand_has_twice_does_not_broadcast() -> None:
     with pytest.raises(occ.CompileError, match="OCC0202"):
         occ.compile(model("Einsum", {"a": f(1, 3)}, equation="ii->i"), target="interp")
+
+
+def test_groups_of_any_number_of_channels_on_cpu() -> None:
+    """Halide did not find that a channel over the channels of a group is the number of a group."""
+    made = model("GroupNormalization", {"x": f(1, 2, 3, 4), "s": f(2), "b": f(2)}, symbolic=True, num_groups=2)
+    session = occ.compile(made, target="cpu")
+    for shape in ((1, 2, 3, 4), (3, 6, 5, 7), (2, 34, 1, 1)):
+        feeds = {"x": f(*shape), "s": f(shape[1]), "b": f(shape[1])}
+        (wanted,) = ReferenceEvaluator(made).run(None, feeds)
+        np.testing.assert_allclose(session.run(feeds)["y"], wanted, rtol=1e-4, atol=1e-5)

@@ -43,7 +43,12 @@ Expr magnitude(const Expr &x) {
 }
 Expr infinity_of(Type t) { return reinterpret(UInt(t.bits()), te_inf(t)); }
 Expr te_isnan(const Expr &x) { return magnitude(x) > infinity_of(x.type()); }
-Expr te_isinf(const Expr &x) { return magnitude(x) == infinity_of(x.type()); }
+
+// Not by its bits: LLVM knows that test for one of classes of numbers, of which fast-math leaves out the infinite ones.
+Expr te_isinf(const Expr &x) {
+    if (x.type().bits() < 32) return te_isinf(cast<float>(x));
+    return te_eq(reinterpret(x.type(), magnitude(x)), te_inf(x.type()));
+}
 
 // The greater and the lesser; NaN where either is NaN.
 //

@@ -62,5 +62,7 @@ RULES = (
     FALLBACK,
 )
 VARIANTS = tuple(map(ScheduleRule.of, (decode_variant, skinny_gemm, full_tile_planes, full_tile_rows, full_vectors)))
+# Those that compile in little time, and without which rows of symbolic length have no vectors.
+BRIEF_VARIANTS = (ScheduleRule.of(full_tile_planes),)
 FINISHERS = tuple(map(ScheduleRule.of, (clamp_rows, long_sums)))
 NAMES = tuple(r.name for r in (*NORMALISERS, *RULES, *VARIANTS, *FINISHERS))

@@ -12,7 +12,7 @@ from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.passes.base import Context, Pass
-from occ.compiler.passes.lower.rule_list import FINISHERS, NORMALISERS, RULES, VARIANTS
+from occ.compiler.passes.lower.rule_list import BRIEF_VARIANTS, FINISHERS, NORMALISERS, RULES, VARIANTS
 from occ.compiler.passes.rules.schedule_rule import Log, ScheduleRule
 from occ.compiler.passes.schedule.apply import all_of, by_rules, first_of
 from occ.compiler.passes.schedule.finish.disjoint_writes import without_overlaps
@@ -31,7 +31,7 @@ class Schedule(Pass):
 
     fallback: bool = False  # plain loops for all kernels: the baseline of measurements
     split_overlaps: bool = False  # no two tasks write the same element, which a thread sanitizer would report
-    variants: bool = True  # second schedules for sizes that a run decides
+    variants: bool = True  # all second schedules for sizes that a run decides, not BRIEF_VARIANTS alone
 
     name: ClassVar[str] = "schedule"
 
@@ -39,11 +39,8 @@ class Schedule(Pass):
         hints = ctx.tune(m) if ctx.tune is not None else {}
         m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
         log = Log() if ctx.schedule_log is None else ctx.schedule_log
-        make = (
-            plain
-            if self.fallback
-            else partial(scheduled, rules=(*ctx.schedule_rules, *RULES), variants=VARIANTS if self.variants else ())
-        )
+        variants = VARIANTS if self.variants else BRIEF_VARIANTS
+        make = plain if self.fallback else partial(scheduled, rules=(*ctx.schedule_rules, *RULES), variants=variants)
         made = {name: make(f, ctx.machine, log) for name, f in m.te.items() if not f.halide}
         if self.split_overlaps:
             made = {name: without_overlaps(f) for name, f in made.items()}

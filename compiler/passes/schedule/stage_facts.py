@@ -60,7 +60,6 @@ class ScheduleFacts:
         machine: what it will run on.
         few: whether the schedule is for few rows (`FEW_ROWS`) of a number that is symbolic.
         wide: whether it is for rows that have as many positions as are computed together.
-        narrow: whether it is for rows that have less.
         full: whether it is for rows that have at least the elements of a vector.
     """
 
@@ -68,7 +67,6 @@ class ScheduleFacts:
     machine: Machine
     few: bool = False
     wide: bool = False
-    narrow: bool = False
     full: bool = False
 
     @cached_property

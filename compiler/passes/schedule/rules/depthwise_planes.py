@@ -14,7 +14,7 @@ from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks
-from occ.compiler.passes.schedule.rules.planar_window import lanes_along
+from occ.compiler.passes.schedule.rules.planar_window import lanes_along, may_be_short, tail
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, contiguous, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
 
@@ -37,12 +37,12 @@ def depthwise_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
         return Declined(f"it has no sum over a window of {_MOST} taps or less of one channel, along contiguous rows")
     (acc,) = sums
     height, width = s.axes[-2].extent, s.axes[-1].extent
-    lanes = 1 if facts.narrow else lanes_along(s, acc, facts.machine)
+    lanes = 1 if may_be_short(width, facts) else lanes_along(s, acc, facts.machine)
     rows = _ROWS if facts.machine.registers >= 32 else _ROWS // 2
     rows = min(rows, height) if isinstance(height, int) else rows
     out = StageSchedule(s)
     *outer, y, x = out.axes
-    xo, xi = out.split(x, lanes, "ShiftInwards" if facts.wide or facts.narrow else row_tail(width, lanes))
+    xo, xi = out.split(x, lanes, tail(width, lanes))
     yo, yi = out.split(y, rows, row_tail(height, rows))
     out.reorder(xi, yi, xo, yo, *reversed(outer)).vectorize(xi).unroll(yi)
     fused = parallel(out, [*outer, INNERMOST], [*(tasks(a.extent) for a in s.axes[:-2]), 1], work(s, facts))

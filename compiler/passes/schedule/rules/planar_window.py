@@ -35,10 +35,10 @@ def planar_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     (acc,) = sums
     rows = _rows(acc, facts)
     width = s.axes[-1].extent
-    lanes = 1 if facts.narrow else lanes_along(s, acc, facts.machine)
+    lanes = 1 if may_be_short(width, facts) else lanes_along(s, acc, facts.machine)
     out = StageSchedule(s)
     *outer, y, x = out.axes
-    xo, xi = out.split(x, lanes, _tail(width, lanes, facts))
+    xo, xi = out.split(x, lanes, tail(width, lanes))
     out.vectorize(xi).reorder(xi, xo, y, *reversed(outer))
     counts = [tasks(a.extent) for a in s.axes[:-1]]
     fused = parallel(out, [*outer, y, INNERMOST], [*counts, 1], work(s, facts))
@@ -77,10 +77,10 @@ def _line(rows: TeStage, down: TeStage, root: str, level: Loop, facts: ScheduleF
     """Rows of what the columns come to, a vector of columns at a time."""
     columns = rows.axes[-1].extent
     lanes = lanes_along(rows, down, facts.machine)
-    if facts.narrow:  # there are as many columns as a window has even so: none reads past the end of a row
+    if may_be_short(columns, facts):  # but not than a window: these read nothing past the end of a row
         lanes = min(lanes, 1 << max(int(lower(columns)), 1).bit_length() - 1)
     out = StageSchedule(rows).compute_at(root, level)
-    vectors, lane = out.split(out.axes[-1], lanes, _tail(columns, lanes, facts))
+    vectors, lane = out.split(out.axes[-1], lanes, tail(columns, lanes))
     out.vectorize(lane)
     return [*out.directives, *_reduced(down, rows.name, vectors, lanes)]
 
@@ -90,8 +90,14 @@ def _rows(acc: TeStage, facts: ScheduleFacts) -> TeStage | None:
     return found[0] if found else None
 
 
-def _tail(extent: Dim, lanes: int, facts: ScheduleFacts) -> str:
-    return "ShiftInwards" if facts.wide or facts.narrow else row_tail(extent, lanes)
+def may_be_short(width: Dim, facts: ScheduleFacts) -> bool:
+    """Whether rows may have fewer elements than a vector, which would read past their end."""
+    return not isinstance(width, int) and not facts.wide
+
+
+def tail(extent: Dim, lanes: int) -> str:
+    """How the last vector of a row is computed: inwards where rows are of symbolic length."""
+    return row_tail(extent, lanes) if isinstance(extent, int) else "ShiftInwards"
 
 
 def _reduced(r: TeStage, root: str, level: Loop, lanes: int) -> Directives:

@@ -37,7 +37,8 @@ def vector_reduction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         )
     start, update = StageSchedule(s), StageSchedule(s, update=1)
     *outer, x = start.axes
-    several = [loop for a, loop in zip(s.axes, outer, strict=False) if isinstance(a.extent, int) and a.extent <= 2]
+    fixed = {loop: a.extent for a, loop in zip(s.axes, outer, strict=False) if isinstance(a.extent, int)}
+    several = [loop for loop, n in fixed.items() if n <= 2]
     others = [loop for loop in outer if loop not in several]
     start.vectorize(x, lanes)
     vectors, vector = update.split(x, lanes)
@@ -48,6 +49,10 @@ def vector_reduction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     else:
         update.reorder(vector, vectors, *several, *reversed(update.reduced), *reversed(others))
         update.vectorize(vector).unroll(vectors)
+    for loop in (
+        several if f.dims else ()
+    ):  # Halide may not find out that a quotient of sizes, such as a group, is below that
+        start.bound_extent(loop, fixed[loop])
     for loop in (*several, *(update.reduced if few else ())):
         update.unroll(loop)
     counts = [tasks(extent_of(s, loop)) for loop in others]

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost
 from occ.compiler.passes.rules.schedule_rule import Declined, made_by
@@ -52,9 +50,7 @@ def full_tile_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
             (acc,) = facts.reductions(s)
             wide = lambda x, alone, loops=loops: loops(x, ScheduleFacts(alone, machine, wide=True))
             inside = _inside(s, facts)
-            made = loops(s, ScheduleFacts(f, machine, narrow=True))
-            narrow = _rescheduled(f, s, inside, [] if isinstance(made, Declined) else made)
-            return with_variant(narrow, s, inside, AtMost(lanes_along(s, acc, machine), s.axes[-1].extent), wide)
+            return with_variant(f, s, inside, AtMost(lanes_along(s, acc, machine), s.axes[-1].extent), wide)
     return Declined("it has no window in planes whose rows are of symbolic length")
 
 
@@ -87,12 +83,6 @@ def _rule_of(s: AnyStage, f: TeFunc) -> str:
     """The rule that was asked to schedule a stage; empty for one that is computed in the loops of another."""
     placed = any(d.stage == s.name and d.call in ("compute_at", "compute_inline") for d in f.schedule)
     return "" if placed else made_by(f, s.name)
-
-
-def _rescheduled(f: TeFunc, s: TeStage, inside: list[TeStage], made: Directives) -> TeFunc:
-    mine = {s.name, *(x.name for x in inside)}
-    kept = [d for d in f.schedule if d.stage not in mine or (d.stage == s.name and d.call == "compute_root")]
-    return replace(f, schedule=(*kept, *made))
 
 
 def _is_window(s: TeStage, facts: ScheduleFacts) -> bool:
