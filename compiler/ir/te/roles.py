@@ -26,6 +26,7 @@ CONV = "conv"  # sums over a window, whose rows are the positions of an image
 WINDOW_ROWS = "window_rows"  # what a window in a plane takes of its columns: one row for each row of the result
 SQUARES = "squares"  # what is read across the rows of a tensor
 SAMPLES = "samples"  # by `deform_samples`: sums of pixels at positions from tables, channels last
+UNPACKED = "unpacked_sum"  # by `block_matmul`: sums of activations times weights that are unpacked to f32
 SUM_BLOCK = "sum_block"  # a block of a long sum: terms are 0 beyond its end, and a loop over those before is shorter
 
 
@@ -59,7 +60,7 @@ ROLES = {
         Role(COLUMNS, border_axis=-1),
         Role(KEYS_OF_CHUNK, border_axis=0),
         Role(WINDOW_ROWS, own_memory=True),
-        *map(Role, (PANELS, SQUARES, SAMPLES, CONV, PEAK, HEADS, SUM_BLOCK)),
+        *map(Role, (PANELS, SQUARES, SAMPLES, CONV, PEAK, HEADS, SUM_BLOCK, UNPACKED)),
         *(
             Role(name, _KEEPS_AXES.get(name, ()), any_order_sum=True)
             for name in (*WINOGRAD.values(), *STRASSEN.values())

@@ -8,12 +8,14 @@ exists nowhere: a block is unpacked in registers, multiplied in i32, and scaled.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
-from occ.compiler.ir.dim import ceildiv
+from occ.compiler.ir.dim import Dim, ceildiv, lower, upper
+from occ.compiler.ir.dim import minimum as min_dim
 from occ.compiler.ir.dtype import F32, I8, I16, I32, I64, U8
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.quantize import dequantized
-from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, literal, maximum, where
+from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
+from occ.compiler.ir.te.roles import UNPACKED
 
 _LEAST = 1e-30  # largest element of a block: smaller ones are in fewer steps
 FULL = {
@@ -22,10 +24,17 @@ FULL = {
     3: 127 << 16,
 }  # the largest code, by the number of digits; there is room for the carry of each
 
+# Rows up to which codes of several digits are multiplied: with more, unpacking weights to f32 costs less than the digits do.
+DIGIT_ROWS = 16
 
-def _blocks(t: Builder, x: Tensor, size: int) -> Tensor:
-    """`f32[.., K]` in blocks, `[.., ceil(K/size), size]`, the last one filled up with zeros."""
+
+def _blocks(t: Builder, x: Tensor, size: int, most: int = 0) -> Tensor:
+    """`f32[.., K]` in blocks, `[.., ceil(K/size), size]`, the last one filled up with zeros.
+
+    Of the first `most` rows alone if that is not 0.
+    """
     *rows, k = x.shape
+    rows = [*rows[:-1], min_dim(rows[-1], most)] if most else rows
 
     def element(*i):
         *row, b, j = i
@@ -36,19 +45,19 @@ def _blocks(t: Builder, x: Tensor, size: int) -> Tensor:
     return t.map((*rows, ceildiv(k, size), size), element, name="blocks")
 
 
-@op("block_steps", own_attributes="size=int digits=int")
+@op("block_steps", own_attributes="size=int digits=int rows=int?")
 class BlockSteps:
     """The quantisation step of each block of `size` elements, f32 `[.., K]` --> `[.., blocks]`.
 
     The code `FULL` stands for the largest element.
 
-    A block with an infinity has steps of infinity, one with NaN has NaN.
+    A block with an infinity has steps of infinity, one with NaN has NaN. With `rows` no more rows than those have steps.
     """
 
     operands = ("x",)
 
     def body(t, x, *, a):
-        parts = _blocks(t, x, a.size)
+        parts = _blocks(t, x, a.size, getattr(a, "rows", 0))
 
         def magnitude(
             *i,
@@ -59,17 +68,18 @@ class BlockSteps:
         return t.map(top.shape, lambda *i: maximum(Bitcast(top[i], F32), _LEAST) * (1 / FULL[a.digits]), name="steps")
 
 
-@op("block_codes", own_attributes="size=int digits=int")
+@op("block_codes", own_attributes="size=int digits=int rows=int?")
 class BlockCodes:
     """The elements of each block in its steps, to nearest even: i8 `[.., digits, blocks, size]`, the lowest digit first.
 
-    Digits are balanced, -128 to 127. In a block with infinities those are 1 or -1 and all else is 0.
+    Digits are balanced, -128 to 127. In a block with infinities those are 1 or -1 and all else is 0. With `rows` no more rows
+    than those have codes.
     """
 
     operands = ("x", "steps")
 
     def body(t, x, steps, *, a):
-        parts = _blocks(t, x, a.size)
+        parts = _blocks(t, x, a.size, getattr(a, "rows", 0))
 
         def whole(*i):
             value, step = parts[i], steps[i[:-1]]
@@ -103,15 +113,22 @@ class BlockMatmul:
     With `pairs` even pairs of the products of a block are summed apart from odd ones, in i16 where that holds the sums (see
     `sums_fit`), and put together at its end: in the order of processors that add up two products a lane (`vpmaddubsw`,
     `vpmaddwd`).
+
+    With `x`, the activations themselves, more rows than `DIGIT_ROWS` are multiplied in f32 (`unpacked_block_matmul`); codes and
+    steps then have no more rows than those.
     """
 
-    operands = ("codes", "steps", "w", "scales", "zeros")
+    operands = ("codes", "steps", "w", "scales", "zeros", "x")
 
-    def body(t, codes, steps, w, scales, zeros=None, *, a):
-        *rows, digits, blocks, _ = codes.shape
+    def body(t, codes, steps, w, scales, zeros=None, x=None, *, a):
+        *coded, digits, blocks, size = codes.shape
+        rows = coded if x is None else x.shape[:-1]
         panels, _, words, width, four = w.shape
         centre, nd, ns = 1 << (a.bits - 1), len(rows), -(-blocks // scales.shape[1])
         each = 8 // a.bits
+
+        def coded_row(row):
+            return row if x is None else (*row[:-1], minimum(row[-1], wrap(coded[-1] - 1)))
 
         def part(p, b, h, i, c, m):
             byte = w[p, b, i, c, m]
@@ -119,9 +136,12 @@ class BlockMatmul:
 
         parts = t.map((panels, blocks, each, words, width, four), part, name="parts")
 
+        def code(row, *i):
+            return codes[(*coded_row(row), *i)]
+
         def product(*i, dtype=I32):
             *row, p, b, d, c, h, j, m = i
-            return cast(dtype, parts[p, b, h, j, c, m]) * cast(dtype, codes[(*row, d, b, (h * words + j) * four + m)])
+            return cast(dtype, parts[p, b, h, j, c, m]) * cast(dtype, code(row, d, b, (h * words + j) * four + m))
 
         narrow = I16 if sums_fit(a.bits, each * words * four) else I32
 
@@ -130,7 +150,9 @@ class BlockMatmul:
             return product(*row, h, j, q * 2 + m, dtype=narrow)
 
         # What the centre of the codes adds to the products of a block.
-        total = t.sum(codes.shape[:-1], codes.shape[-1:], lambda *i: cast(I32, codes[i]) * centre, name="total")
+        total = t.sum(
+            (*rows, digits, blocks), [size], lambda *i: cast(I32, code(i[:nd], *i[nd:])) * centre, name="total"
+        )
         shape = (*rows, panels, blocks, digits, width)
         if getattr(a, "pairs", 0):
             pairs = t.sum((*shape, 2), (each, words, 2), in_pairs, name="pairs")
@@ -155,10 +177,49 @@ class BlockMatmul:
             value = joined(lambda d: dot[(*row, p, b, d, c)] - total[(*row, d, b)])
             if whole is not None and zeros is not None:  # how far the zero point is from the centre, in parts of that
                 value = value + (literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)) * whole[(*row, b)]
-            return value * (cast(F32, scales[at]) * steps[(*row, b)])
+            return value * (cast(F32, scales[at]) * steps[(*coded_row(row), b)])
 
         acc = t.sum((*rows, panels, width), [blocks], block, name="product")
-        return t.map((*rows, a.n), lambda *i: acc[(*i[:nd], i[-1] // width, i[-1] % width)], name="columns")
+        many = None if x is None else _unpacked_sum(t, x, w, scales, zeros, a.bits)
+
+        def column(*i):
+            at = (*i[:nd], i[-1] // width, i[-1] % width)
+            return acc[at] if many is None else where(wrap(rows[-1]) <= DIGIT_ROWS, acc[at], many[at])
+
+        return t.map((*rows, a.n), column, name="columns")
+
+
+def _unpacked_sum(t: Builder, x: Tensor, w: Tensor, scales: Tensor, zeros: Tensor | None, bits: int) -> Tensor:
+    """`f32[.., K]` times the dequantised weight, in f32 `[.., panels, columns]`, term by term."""
+    panels, blocks, words, width, four = w.shape
+    each, ns = 8 // bits, -(-blocks // scales.shape[1])
+    parts = _blocks(t, x, each * words * four)
+
+    def term(*i):
+        *row, p, c, b, h, j, m = i
+        byte, at = w[p, b, j, c, m], (p, b // ns, c)
+        code = byte if bits == 8 else binary("shr", byte, cast(U8, h * bits)) & ((1 << bits) - 1)
+        zero = literal(1 << (bits - 1), U8) if zeros is None else zeros[at]
+        return parts[(*row, b, (h * words + j) * four + m)] * dequantized(code, scales[at], zero, F32)
+
+    return t.sum((*x.shape[:-1], panels, width), (blocks, each, words, four), term, name="unpacked", role=UNPACKED)
+
+
+@op("unpacked_block_matmul", tags=("contraction",), own_attributes="n=int bits=int")
+class UnpackedBlockMatmul:
+    """`x @ w` in f32, with a packed weight of `n` columns as `block_matmul` takes, which is unpacked to f32."""
+
+    operands = ("x", "w", "scales", "zeros")
+
+    def body(t, x, w, scales, zeros=None, *, a):
+        width = w.shape[3]
+        acc = _unpacked_sum(t, x, w, scales, zeros, a.bits)
+        return t.map((*x.shape[:-1], a.n), lambda *i: acc[(*i[:-1], i[-1] // width, i[-1] % width)], name="columns")
+
+
+def digits_for(rows: Dim) -> bool | None:
+    """Whether codes of several digits are multiplied: False where rows are too many, None where a run decides."""
+    return True if upper(rows) <= DIGIT_ROWS else False if lower(rows) > DIGIT_ROWS else None
 
 
 def sums_fit(bits: int, size: int) -> bool:
@@ -194,4 +255,4 @@ class BlockRows:
         return t.map((*indices.shape, a.k), element, name="rows")
 
 
-ALL = (BlockSteps, BlockCodes, BlockMatmul, BlockRows)
+ALL = (BlockSteps, BlockCodes, BlockMatmul, UnpackedBlockMatmul, BlockRows)

@@ -4,15 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from math import prod
 
 from occ.compiler.ir.dim import Dim, ceildiv, is_multiple, lower, upper
 from occ.compiler.ir.nominal import nominal
-from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, minimum, where, wrap
+from occ.compiler.ir.ops.own.block_products import DIGIT_ROWS
+from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, binary, minimum, where, wrap
 from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
-from occ.compiler.ir.te.walks import transform
+from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.passes.methods.block_products.tiles import Tile, schedule_root
+from occ.compiler.passes.methods.block_products.unpacked_product import UnpackedProduct, by_rows
 from occ.compiler.passes.rules.schedule_rule import Declined, Log
 from occ.compiler.passes.schedule.apply import by_rules
 from occ.compiler.passes.schedule.block_product_stages import Stages, block_product_stages
@@ -22,7 +24,6 @@ from occ.compiler.targets.machine import Machine
 
 # Rows of a tile: the least that hold all rows of a run are taken. 16 are not faster than 8, and 5 % slower with 3 digits (Zen 5).
 _TILES = (1, 2, 4, 8)
-_SERIAL = 1 << 19  # multiplications that are done before a second thread has begun
 _COPIED = 1 << 16  # bytes of activations from which they are packed by several threads
 
 
@@ -32,28 +33,40 @@ def block_product(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     Tiles of rows are computed whole, so where their number is symbolic there are several sizes of a tile, and the sizes of a run decide:
     `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 1 ? acc1[i, j] : N <= 2 ? acc2[i//2, i%2, j] : ..`
     """
-    parts = block_product_stages(f)
-    if parts is None:
+    few, many = by_rows(f)
+    parts = None if few is None else block_product_stages(few)
+    if parts is None and many is None:
         return Declined("it is no `block_matmul`")
     if not machine.has_horizontal_add:  # in vectors Halide 21 fails an assertion of LLVM, or computes something else
         return by_rules((FALLBACK,), f, machine, Log())
-    rows: Dim = parts.rows[-1].extent if parts.rows else 1
-    tiles = _tiles(rows, machine)
-    tests = _tests(rows, tiles[:-1])
-    variants = [_Variant(f, parts, machine, tile, case) for case, tile in enumerate([*tests, tiles[-1]])]
-    stages: list[TeStage] = [s for v in variants for s in v.stages]
+    variants: list[_Variant | UnpackedProduct] = []
+    tests: list[AtMost] = []
+    if few is not None and parts is not None:
+        rows: Dim = parts.rows[-1].extent if parts.rows else 1
+        tiles = _tiles(rows, machine)
+        found = _tests(rows, tiles[:-1])
+        variants += [_Variant(few, parts, machine, tile, case) for case, tile in enumerate([*found, tiles[-1]])]
+        tests += [*found.values(), *([] if many is None else [AtMost(rows, DIGIT_ROWS).simplest])]
+    if many is not None:
+        variants.append(UnpackedProduct(many, machine))
+    return _with_variants(f, variants, tests)
+
+
+def _with_variants(f: TeFunc, variants: Sequence[_Variant | UnpackedProduct], tests: Sequence[AtMost]) -> TeFunc:
+    """The function that does as the first of the variants whose test holds, the last of which has none."""
     *cases, last = variants
     expr = last.expr
-    for case, test in reversed(list(zip(cases, tests.values(), strict=True))):
+    for case, test in reversed(list(zip(cases, tests, strict=True))):
         expr = where(binary("le", wrap(test.left), wrap(test.right)), case.expr, expr)
-    root = replace(parts.root, expr=expr)
+    root = replace(f.stages[-1], expr=expr)
     made: list[Directive] = []
     for k, v in enumerate(variants):
         case = 0 if v is last else k + 1
         if case:
-            made.append(Directive(root.name, "specialize", (tests[v.tile],)))
+            made.append(Directive(root.name, "specialize", (tests[k],)))
         made += [replace(d, variant=case) if d.stage == root.name else d for d in v.directives()]
-    return replace(f, stages=(*stages, root), schedule=tuple(made))
+    stages = {s.name: s for v in variants for s in v.stages}
+    return replace(f, stages=(*stages.values(), root), schedule=tuple(made))
 
 
 def _tiles(rows: Dim, machine: Machine) -> list[int]:
@@ -74,6 +87,13 @@ def _tests(rows: Dim, tiles: Sequence[int]) -> dict[int, AtMost]:
         if lower(test.right) > 0:
             found.setdefault(test, tile)
     return {tile: test for test, tile in found.items()}
+
+
+def _unbounded(row: Expr) -> Expr:
+    """A row without the bound of those that have codes: a variant for few rows reads no others."""
+    while isinstance(row, Binary) and row.op == "min":
+        row = row.lhs if any(isinstance(n, Index) for n in walk(row.lhs)) else row.rhs
+    return row
 
 
 class _Variant:
@@ -148,7 +168,7 @@ class _Variant:
         of_blocks = {parts.steps, *(s.name for s in (parts.total, parts.whole) if s is not None)}
         sums = {s.name for s in (parts.pairs, parts.dot, parts.acc) if s is not None}
         if self.tile > 1 and n.source in {*of_blocks, *sums, parts.left}:
-            row, rest = index[at], index[at + 1 :]
+            row, rest = _unbounded(index[at]), index[at + 1 :]
             t, r = (
                 (row, Index(f"{row.name}r"))
                 if tiled and isinstance(row, Index)
@@ -184,36 +204,11 @@ class _Variant:
 
     def _root(self, out: StageSchedule) -> Loop:
         """Schedules the root; returns its loop over tiles."""
-        root, parts = self.parts.root, self.parts
-        *outer, n = out.axes
-        size, into = root.axes[-1].extent, (f"o{self.mark}", f"i{self.mark}")
-        panels, lane = out.split(n, self.lanes, "Auto" if is_multiple(size, self.lanes) else "GuardWithIf", into)
-        inner = [lane]
-        if self.tile > 1:
-            extent = root.axes[-2].extent
-            tail = (
-                "GuardWithIf"
-                if not is_multiple(extent, self.tile)
-                else "Auto"
-                if isinstance(extent, int)
-                else "RoundUp"
-            )
-            outer[-1], row = out.split(outer[-1], self.tile, tail, into)
-            inner.append(row)
-        out.reorder(*inner, *reversed(outer), panels).vectorize(lane)
-        for loop in inner[1:]:
-            out.unroll(loop)
-        depth, product = parts.dot.axes[self.depth + 2].extent, parts.pairs or parts.dot
-        work = (
-            nominal(size)
-            * nominal(depth)
-            * prod(map(fixed, reduce_axes(product.expr)))
-            * (1 if parts.pairs is None else 2)
-            * (1 if self.tile == 1 else self.tile)
-        )
-        if work >= _SERIAL:
-            out.parallel(panels)
-        return outer[-1] if outer else panels
+        parts = self.parts
+        product, pairs = parts.pairs or parts.dot, 1 if parts.pairs is None else 2
+        terms = [*map(fixed, reduce_axes(product.expr)), pairs]
+        tile = Tile(self.tile, self.lanes, 1, self.mark, terms, parts.dot.axes[self.depth + 2].extent)
+        return schedule_root(out, parts.root, tile)[1]
 
     def _pack(self, s: TeStage) -> list[Directive]:
         p = StageSchedule(s).compute_root()

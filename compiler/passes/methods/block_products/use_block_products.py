@@ -12,6 +12,7 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.own.block_products import DIGIT_ROWS, digits_for
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
@@ -33,7 +34,8 @@ class UseBlockProducts(Pass):
     """Makes products of codes of `MatMulNBits` with constant weights; products that read the same activations share theirs.
 
     `accuracy_level` says how many digits of 8 bits activations get: 1 where int8 is allowed (4), 2 where f16 or bf16 are, else 3,
-    which is as exact as f32. `-C precision=int8` allows one digit everywhere. An embedding that has the bytes of the head, as
+    which is as exact as f32; more rows than 16 are then multiplied in f32, by weights that are unpacked a panel at a time.
+    `-C precision=int8` allows one digit everywhere. An embedding that has the bytes of the head, as
     where the two are tied, takes its rows out of the panels.
 
     `%y = com.microsoft.MatMulNBits(%x, @w, @s)` --> `%t = block_steps(%x)  %c = block_codes(%x, %t)  %y = block_matmul(%c, %t, @w.panels, @s)`
@@ -94,22 +96,29 @@ class _Product:
         op, b = self.op, self.rw.builder(self.op)
         x, *_, bias = (*op.operands, None, None, None)[:6]
         assert x is not None
-        if (x, self.chunk, self.digits) not in known:
-            wide = (
-                b.Pad(x, b.constant(_margin(x.tensor.rank, self.blocks * self.chunk - op.a.K)))
-                if self.chunk >= op.a.K
-                else x
-            )
-            steps = b.block_steps(wide, size=self.chunk, digits=self.digits)
-            known[x, self.chunk, self.digits] = (
-                b.block_codes(wide, steps, size=self.chunk, digits=self.digits),
-                steps,
-            )
-        operands = (*known[x, self.chunk, self.digits], *self._weights(packed))
-        made = b.block_matmul(*operands, n=op.a.N, bits=op.a.bits, **self.how)
+        few = digits_for(x.tensor.dims[-2] if x.tensor.rank > 1 else 1) if self.digits == 3 else True
+        if few is False:
+            made = b.unpacked_block_matmul(x, *self._weights(packed), n=op.a.N, bits=op.a.bits)
+        else:
+            weights: list[Value | None] = [*self._weights(packed)]
+            more = [] if few else [*[None] * (3 - len(weights)), x]
+            made = b.block_matmul(*self._codes_of(x, known, few), *weights, *more, n=op.a.N, bits=op.a.bits, **self.how)
         if bias is not None:
             made = b.Add(made, bias if bias.tensor.dtype == F32 else b.Cast(bias, to=F32))
         self.rw.replace(op, [_as(b, made, x.tensor.dtype)])
+
+    def _codes_of(
+        self, x: Value, known: dict[tuple[Value, int, int], tuple[Value, Value]], few: bool | None
+    ) -> tuple[Value, Value]:
+        """The codes of activations and their steps: of the first rows alone where more are multiplied in f32."""
+        op, b = self.op, self.rw.builder(self.op)
+        if (x, self.chunk, self.digits) not in known:
+            margin = _margin(x.tensor.rank, self.blocks * self.chunk - op.a.K)
+            wide = b.Pad(x, b.constant(margin)) if self.chunk >= op.a.K else x
+            how = {"size": self.chunk, "digits": self.digits} | ({} if few else {"rows": DIGIT_ROWS})
+            steps = b.block_steps(wide, **how)
+            known[x, self.chunk, self.digits] = (b.block_codes(wide, steps, **how), steps)
+        return known[x, self.chunk, self.digits]
 
     def has_rows_of(self, op: Op) -> bool:
         """Whether a gather takes rows of the matrix: that its codes, scales and zero points are the same bytes."""

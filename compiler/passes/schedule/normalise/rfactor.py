@@ -11,6 +11,7 @@ from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, wra
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, position, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
+from occ.compiler.ir.te.roles import UNPACKED
 from occ.compiler.ir.te.walks import replace_indices
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.block_product_stages import block_product_stages
@@ -23,7 +24,7 @@ _LONG = 4096  # elements of a tensor that is reduced as a whole
 
 def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Reductions along a contiguous axis in the lanes of vectors, where vectors along the result are not possible."""
-    if block_product_stages(f) is not None:
+    if block_product_stages(f) is not None or UNPACKED in f.by_role:
         return Declined("it is a `block_matmul`")
     stages: list[AnyStage] = []
     for s in f.stages:

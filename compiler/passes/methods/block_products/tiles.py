@@ -1,0 +1,68 @@
+"""Register tiles of block-quantised products: the loops of the stage in memory."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+from occ.compiler.ir.dim import Dim, is_multiple, upper
+from occ.compiler.ir.nominal import nominal
+from occ.compiler.ir.te.function import TeStage
+from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
+
+_SERIAL = 1 << 19  # multiplications that are done before a second thread has begun
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A tile of rows by panels of columns.
+
+    Attributes:
+        rows: of the tile.
+        lanes: columns of a panel.
+        panels: of the tile.
+        mark: what names of its loops end with.
+        terms: elements of a block, by its axes.
+        blocks: how many there are.
+        tiles: of rows, for all of which a panel is computed before the next one; 0 for all.
+    """
+
+    rows: int
+    lanes: int
+    panels: int
+    mark: str
+    terms: Sequence[int]
+    blocks: Dim
+    tiles: int = 0
+
+
+def schedule_root(out: StageSchedule, root: TeStage, tile: Tile) -> tuple[Loop, Loop]:
+    """Schedule the stage in memory: all tiles of a panel, then the next panel.
+
+    Returns its loops over panels and over tiles.
+    """
+    *outer, n = out.axes
+    size, into, width = root.axes[-1].extent, (f"o{tile.mark}", f"i{tile.mark}"), tile.lanes * tile.panels
+    panels, lane = out.split(n, width, "Auto" if is_multiple(size, width) else "GuardWithIf", into)
+    inner = [lane]
+    if tile.panels > 1:
+        within, lane = out.split(lane, tile.lanes, into=(f"p{tile.mark}", f"l{tile.mark}"), root=n)
+        inner = [lane, within]
+    if tile.rows > 1:
+        extent = root.axes[-2].extent
+        symbolic = "RoundUp" if not isinstance(extent, int) else "Auto"
+        outer[-1], row = out.split(
+            outer[-1], tile.rows, symbolic if is_multiple(extent, tile.rows) else "GuardWithIf", into
+        )
+        inner.append(row)
+    around: list[Loop] = []
+    if tile.tiles and not upper(root.axes[-2].extent) <= tile.tiles * tile.rows:
+        block, outer[-1] = out.split(outer[-1], tile.tiles, "GuardWithIf", (f"b{tile.mark}", f"t{tile.mark}"))
+        around = [block]
+    out.reorder(*inner, *reversed(outer), panels, *around).vectorize(lane)
+    for loop in inner[1:]:
+        out.unroll(loop)
+    if nominal(size) * nominal(tile.blocks) * prod(tile.terms) * tile.rows >= _SERIAL:
+        out.parallel(panels)
+    return panels, outer[-1] if outer else panels
