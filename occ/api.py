@@ -8,10 +8,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from occ.background import check_buildable
 from occ.compiler.diagnostics import error
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.outputs import check_out
-from occ.compiler.driver.sessions import compile_model
+from occ.compiler.driver.sessions import compile_model, compile_soon
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source, in_onnx
 from occ.compiler.frontend.signature import Bounds, Overrides
@@ -21,7 +22,7 @@ from occ.compiler.targets.registry import all_targets
 from occ.compiler.targets.target import Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.session import Session
-from occ.specialising import check_buildable, specialising
+from occ.specialising import in_background
 
 Shapes = Mapping[str, Sequence[int | str]]
 Specialise = Sequence[Mapping[str, Sequence[int | str] | int]]
@@ -86,7 +87,8 @@ def compile(  # noqa: A001 - the name that users expect
         outputs: values or nodes of the main graph that become outputs besides the declared ones.
         specialise: sizes for which there is a plan in addition to the general plan, such as `[{"x": (1, 3, 320, 320)}, {"batch": 8}]`: extents
             by input, or values by dim. Inputs of such sizes take it; weights are shared where they are the same. With "background"
-            a shape that has been seen 32 times gets a plan that a process of the lowest priority builds meanwhile, for at most 8
+            nothing is waited for: where kernels are not in the build cache, `cpu-jit` runs the model until a process of the lowest
+            priority has built it; and a shape that has been seen 32 times gets a plan that a process of the lowest priority builds meanwhile, for at most 8
             shapes; it takes over if it is the faster one on runs that follow, and a build that fails changes nothing. What it
             computes may differ in the last digits, as sums are taken in another order.
 
@@ -102,7 +104,7 @@ def compile(  # noqa: A001 - the name that users expect
         settings = settings_of(target, shapes, dims, options, outputs, rules=rules)
         read = in_onnx(model)
         check_buildable(read, settings)
-        return specialising(read, settings, compile_model(read, settings, threads))
+        return in_background(read, settings, compile_soon(read, settings, threads))
     return compile_model(model, settings_of(target, shapes, dims, options, outputs, specialise, rules=rules), threads)
 
 

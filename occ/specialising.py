@@ -6,33 +6,25 @@ faster on runs of the caller.
 
 from __future__ import annotations
 
-import os
-import subprocess
-import sys
-import tempfile
 import time
-import weakref
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from threading import Event, Lock, Thread
 from typing import Any
 
 import numpy as np
-from onnx import ModelProto
 
-from occ.compiler.diagnostics import error
-from occ.compiler.driver.sessions import open_session
+from occ.background import BackgroundBuild
+from occ.compiler.driver.sessions import Soon
 from occ.compiler.driver.settings import Settings
-from occ.compiler.driver.source import Source, is_text
-from occ.runtime.artifact import Artifact
+from occ.compiler.driver.source import Source
 from occ.runtime.native.engine import NativeEngine
 from occ.runtime.session import Session
+from occ.tiered import Better, TieredSession
 
 SEEN = 32  # runs of a shape after which a plan for it is built
 MOST = 8  # shapes of a session that get one
 TIMED = 5  # runs of each of two plans that decide between them, in turn, after one of the new plan that is not counted
-_PRIORITY = 19  # the lowest: what `nice` adds for the process that builds
 
 Shapes = Mapping[str, tuple[int, ...]]
 Build = Callable[[Shapes, Event], Session | None]
@@ -56,23 +48,21 @@ class _Shape:
     times: tuple[list[float], list[float]] = field(default_factory=lambda: ([], []))
 
 
-class SpecialisingSession(Session):
+class SpecialisingSession(TieredSession):
     """A session on a model of symbolic sizes, with others for the shapes that it sees often.
 
-    May be called from many threads.
+    May be called from many threads. Shapes count from when there is no better code to come for all of them.
     """
 
-    def __init__(self, session: Session, build: Build) -> None:
-        super().__init__(session.artifact, session.engine, session.threads)
-        self.otherwise = session.otherwise
-        self._build, self._lock, self._stopped = build, Lock(), Event()
+    def __init__(self, session: Session, build: Build, better: Better | None = None) -> None:
+        self._build, self._lock = build, Lock()
         self._shapes: dict[tuple[tuple[int, ...], ...], _Shape] = {}
         self._chosen, self._builder = 0, None
-        weakref.finalize(self, self._stopped.set)
+        super().__init__(session, better)
 
     def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """As `Session.run`, by the plan that is faster for the shapes of the inputs."""
-        shape = self._shape_of(inputs)
+        shape = self._shape_of(inputs) if self.is_settled else None
         if shape is None:
             return super().run(inputs, outputs)
         if shape.other is None:
@@ -143,11 +133,6 @@ class SpecialisingSession(Session):
                 shape.other = None
         return super().run(inputs, outputs)
 
-    def close(self) -> None:
-        """As `Session.close`; a build that is under way ends."""
-        self._stopped.set()
-        super().close()
-
 
 def _build(build: Build, shapes: Shapes, stopped: Event, shape: _Shape) -> None:
     try:
@@ -156,94 +141,13 @@ def _build(build: Build, shapes: Shapes, stopped: Event, shape: _Shape) -> None:
         shape.other = None
 
 
-def check_buildable(model: Source, settings: Settings) -> None:
-    """Refuse what another process could not build.
+def in_background(model: Source, settings: Settings, soon: Soon) -> Session:
+    """A session that gets better code while it runs.
 
-    Raises:
-        CompileError: OCC0603 the model is a text, or has rules that are no files.
+    That of the target where this one is of another, and then plans for the shapes that it sees often.
     """
-    if is_text(model):
-        message = 'specialise="background" needs the model itself, not a text'
-        raise error("OCC0603", message, help="compile the .onnx file")
-    if any(not isinstance(r, (str, os.PathLike)) for r in settings.rules):
-        message = 'specialise="background" takes rules as paths of rule files, which another process can load'
-        raise error("OCC0603", message, help="write the rules to a file")
-
-
-def specialising(model: Source, settings: Settings, session: Session) -> Session:
-    """A session that gets plans for the shapes that it sees often; as it is where all sizes are constant."""
-    if not any(isinstance(d, str) for i in session.inputs for d in i.shape):
-        return session
-    return SpecialisingSession(session, _Process.of(model, settings, session))
-
-
-@dataclass(frozen=True)
-class _Process:
-    """Builds the model with `occ build` at the lowest priority, which keeps the artifact in the build cache.
-
-    Attributes:
-        source: bytes of the model, or its path.
-        stamp: size and time of the file: another model under its name is not built.
-    """
-
-    source: bytes | Path
-    stamp: tuple[int, int]
-    settings: Settings
-    threads: int
-    symbolic: tuple[str, ...]
-
-    @classmethod
-    def of(cls, model: Source, settings: Settings, session: Session) -> _Process:
-        if isinstance(model, ModelProto):
-            model = model.SerializeToString()
-        source = model
-        if not isinstance(source, bytes):
-            assert isinstance(source, (str, os.PathLike)), "texts have been refused"
-            source = Path(os.fspath(source)).absolute()
-        symbolic = tuple(i.name for i in session.inputs if any(isinstance(d, str) for d in i.shape))
-        return cls(source, _stamp(source), settings, session.threads, symbolic)
-
-    def __call__(self, shapes: Shapes, stopped: Event) -> Session | None:
-        if _stamp(self.source) != self.stamp:
-            return None
-        with tempfile.TemporaryDirectory(prefix="occ-specialise-") as folder:
-            path, out = self.source, Path(folder) / "made.occ"
-            if isinstance(path, bytes):
-                path = Path(folder) / "model.onnx"
-                path.write_bytes(self.source if isinstance(self.source, bytes) else b"")
-            if not _ended_well(self._command(path, out, shapes), folder, stopped) or _stamp(self.source) != self.stamp:
-                return None
-            return open_session(Artifact.load(out), self.threads, rules=self.settings.rules)
-
-    def _command(self, path: Path, out: Path, shapes: Shapes) -> list[str]:
-        s = self.settings
-        given = [("--shape", f"{n}={','.join(map(str, shapes[n]))}") for n in self.symbolic]
-        given += [("-C", f"{k}={v}") for k, v in s.options.items()]
-        given += [("--rules", str(Path(r).absolute())) for r in s.rules] + [
-            ("--outputs", n) for n in s.overrides.outputs
-        ]
-        fixed = {n: e for n, e in s.overrides.shapes.items() if n not in self.symbolic}
-        given += [("--shape", f"{n}={','.join(map(str, e))}") for n, e in fixed.items()]
-        begin = f"import os, sys; os.nice({_PRIORITY}); from occ.cli import main; sys.exit(main())"
-        command = [sys.executable, "-c", begin, "build", str(path), "-t", s.target, "-o", str(out), "--jobs", "1"]
-        return [*command, *(part for pair in given for part in pair), *([] if s.cache else ["--no-cache"])]
-
-
-def _stamp(source: bytes | Path) -> tuple[int, int]:
-    if isinstance(source, bytes):
-        return len(source), 0
-    found = source.stat()
-    return found.st_size, found.st_mtime_ns
-
-
-def _ended_well(command: list[str], folder: str, stopped: Event) -> bool:
-    """Whether a process did its work in a folder, where it finds no rules of a project.
-
-    It ends when the session goes away.
-    """
-    quiet = subprocess.DEVNULL
-    with subprocess.Popen(command, cwd=folder, stdin=quiet, stdout=quiet, stderr=quiet) as process:
-        while process.poll() is None:
-            if stopped.wait(0.2):
-                process.kill()
-    return process.returncode == 0 and not stopped.is_set()
+    session, build = soon.session, BackgroundBuild.of(model, settings, soon.session)
+    better: Better | None = (lambda stopped: build({}, stopped)) if soon.missing else None
+    if any(isinstance(d, str) for i in session.inputs for d in i.shape):
+        return SpecialisingSession(session, build, better)
+    return session if better is None else TieredSession(session, better)

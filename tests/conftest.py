@@ -43,6 +43,14 @@ class Ran:
 Occ = Callable[..., Ran]
 
 
+@pytest.fixture(autouse=True)
+def _no_builds_in_the_background(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have `occ run` leave no processes that outlive a test."""
+    from occ.cli import fill_cache
+
+    monkeypatch.setattr(fill_cache, "start", lambda *_: None)
+
+
 @pytest.fixture
 def occ_cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> Occ:
     """`occ_cli("build", path, stdin=b"...")` runs the command line as `occ build PATH` would, in this process."""

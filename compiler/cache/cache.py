@@ -191,8 +191,10 @@ class Cache:
         return target
 
     @contextmanager
-    def turn(self, key: str) -> Generator[None]:
+    def turn(self, key: str, *, wait: bool = True) -> Generator[bool]:
         """Hold the lock of a key while an entry is made; other threads and processes wait here.
+
+        Without `wait` they go on; what they are given says whether the lock is theirs.
 
         File systems without locks, as some networks have, let all in. A process that is killed leaves its turn.
         """
@@ -200,10 +202,15 @@ class Cache:
         home.mkdir(parents=True, exist_ok=True)
         file = home / f"{key}.turn"
         with file.open("w") as lock:
-            with suppress(OSError):
-                fcntl.flock(lock, fcntl.LOCK_EX)
             try:
-                yield
+                fcntl.flock(lock, fcntl.LOCK_EX if wait else fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+                return
+            except OSError:
+                pass
+            try:
+                yield True
             finally:
                 file.unlink(missing_ok=True)
                 with suppress(OSError):  # closing is not enough where a forked child has the file open as well

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import inf
@@ -129,30 +129,36 @@ def compile_kernels(
     Raises:
         CompileError: OCC0401 kernels are missing, and there is no C++ compiler; OCC0403 the toolchain fails.
     """
-
-    def missing(some: Iterable[Kernel]) -> list[Kernel]:
-        return [k for k in some if not cache.has("kernel", k.key, ".o")]
-
     given_up = {k.name for k in kernels if _is_endless(k, cache)}
-    first = missing(k for k in kernels if k.name not in given_up)
-    if first and setup.tools.compiler is None:
-        raise error(
-            "OCC0401",
-            f"no C++ compiler was found, and {len(first)} of {len(kernels)} kernels are not in the build cache",
-            help="install one (`apt install g++`), import a store that has them (`occ cache --import FILE`), or build with "
-            "`-t cpu-jit`, which needs none",
-        )
+    first = to_compile(kernels, setup, cache)
     made = _run(first, UNITS, setup, cache, jobs, lines=12, tell=tell) if first else _Made({}, {})
     for k in first:
         if made.took.get(k.name) == inf and k.simpler is not None:
             cache.put("kernel", k.key, json.dumps({"seconds": _SECONDS}).encode(), _ENDLESS)
             given_up.add(k.name)
     taken = [_simplified(k) if k.name in given_up else k for k in kernels]
-    rest = missing(k for k in taken if k.name in given_up)
+    rest = [k for k in taken if k.name in given_up and not cache.has("kernel", k.key, ".o")]
     again = _run(rest, UNITS, setup, cache, jobs, lines=12, tell=tell, seconds=10 * _SECONDS) if rest else _Made({}, {})
     for problem in ({n: p for n, p in made.failed.items() if n not in given_up} | again.failed).values():
         raise problem
     return Compiled(taken, {n: t for n, t in (made.took | again.took).items() if t < inf})
+
+
+def to_compile(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> list[Kernel]:
+    """The kernels that are not in the cache, and that no build has given up.
+
+    Raises:
+        CompileError: OCC0401 there are such kernels, and there is no C++ compiler.
+    """
+    found = [k for k in kernels if not cache.has("kernel", k.key, ".o") and not _is_endless(k, cache)]
+    if found and setup.tools.compiler is None:
+        raise error(
+            "OCC0401",
+            f"no C++ compiler was found, and {len(found)} of {len(kernels)} kernels are not in the build cache",
+            help="install one (`apt install g++`), import a store that has them (`occ cache --import FILE`), or build with "
+            "`-t cpu-jit`, which needs none",
+        )
+    return found
 
 
 def _is_endless(kernel: Kernel, cache: Cache) -> bool:

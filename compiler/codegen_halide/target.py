@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from occ.compiler.codegen_halide import build as halide
 from occ.compiler.codegen_halide.emit import generator
+from occ.compiler.codegen_halide.kernels import to_compile
 from occ.compiler.codegen_halide.options import CpuOptions
 from occ.compiler.codegen_halide.pipeline import cpu
 from occ.compiler.codegen_halide.programs import prepare
@@ -30,6 +31,13 @@ def _generate(c: Build, m: Module) -> Generated:
     sources = {f"src/{name}": data for name, data in built.sources.items()}
     artifact = Artifact(p.manifest, p.weights, built.code, sources, _variants(c, machine))
     return Generated(artifact, NativeCode(objects, header(p.functions, ranged=False)), built.took)
+
+
+def _missing(c: Build, m: Module) -> int:
+    """How many kernels of a module a build would have to compile."""
+    setup, _ = halide.setup_for(c.options.halide_target, c.cache, c.options.sanitize)
+    nodes = nodes_of(m)
+    return len(to_compile([setup.kernel(f, nodes.get(f.name, ())) for f in m.te.values()], setup, c.cache))
 
 
 def _variants(c: Build, machine: str) -> list[Artifact]:
@@ -61,5 +69,7 @@ CPU = Target(
     texts={"halide": Text(_generators)},
     dtypes=KERNEL_TYPES,
     prepare=prepare,
+    missing=_missing,
+    sooner="cpu-jit",
     special=True,
 )

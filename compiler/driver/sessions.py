@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from onnx import ModelProto
 
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_interp import TEXT
+from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.deferred import Compiled, DeferredCompiler, has_foreign_types
 from occ.compiler.driver.plugins import extensions
@@ -22,6 +24,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
 from occ.compiler.plan.plan import defer_text
 from occ.compiler.plan.signature import signature
+from occ.compiler.targets.registry import get_target
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.native.engine import RunDeferred
@@ -123,7 +126,45 @@ def compile_model(
     Raises:
         CompileError: the model cannot be compiled; for an Ascend device, also if the CANN toolkit is missing or fails.
     """
+    return _opened(Compilation(source, settings), settings, threads, simulate=simulate)
+
+
+@dataclass(frozen=True)
+class Soon:
+    """A session that is there soon.
+
+    Attributes:
+        session: on the code of the target, or of one that makes code sooner.
+        missing: how many kernels of the target are not compiled yet; 0 where the session has its code, or there can be none.
+    """
+
+    session: Session
+    missing: int = 0
+
+
+def compile_soon(source: Source | ExportedProgram, settings: Settings, threads: int | None = None) -> Soon:
+    """Compile a model for a target, or for one that makes code sooner where kernels are missing.
+
+    A target that lacks an option that is given, or something of the model, does not stand in for another.
+
+    Raises:
+        CompileError: the model cannot be compiled.
+    """
     compilation = Compilation(source, settings)
+    m, target = compilation.finished(), compilation.target
+    try:
+        missing = target.missing(compilation, m)
+        is_there = not missing
+    except CompileError:  # nothing here can compile what is missing
+        missing, is_there = 0, False
+    if not is_there and target.sooner and settings.options.keys() <= get_target(target.sooner).options.table.keys():
+        with suppress(CompileError):
+            quick = replace(settings, target=target.sooner)
+            return Soon(compile_model(compilation.given, quick, threads), missing)
+    return Soon(_opened(compilation, settings, threads))
+
+
+def _opened(compilation: Compilation, settings: Settings, threads: int | None, *, simulate: bool = False) -> Session:
     again = compilation.given
     artifact = compilation.artifact()
     if artifact.manifest.parts and not simulate:

@@ -133,6 +133,10 @@ def _has_nothing_to_prepare(_: Cache) -> None:
     pass
 
 
+def _misses_nothing(_c: Build, _m: Module) -> int:
+    return 0
+
+
 @dataclass(frozen=True)
 class Target:
     """A target.
@@ -151,6 +155,9 @@ class Target:
             `generate` would.
         prepare: begins what every build needs, while the compiler works on the model.
         whole: whether it takes a composite operator that it has with the attributes and operands of an op, for some options; None for always.
+        missing: how many kernels of a module at the last stage are not in the build cache; it raises CompileError where they cannot be
+            compiled.
+        sooner: the target that makes code of the same model sooner, to run until that of this one is there; empty for none.
         special: artifacts may have plans for certain extents in addition to the general plan, those of `Build.specialised_modules`.
     """
 
@@ -164,6 +171,8 @@ class Target:
     operators: Callable[[], Mapping[str, str]] | None = None
     check: Callable[[Build, Module], list[Diagnostic]] = _finds_nothing
     prepare: Callable[[Cache], None] = _has_nothing_to_prepare
+    missing: Callable[[Build, Module], int] = _misses_nothing
+    sooner: str = ""
     special: bool = False
     whole: Callable[[Op, Any], bool] | None = None
 

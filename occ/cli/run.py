@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 import numpy as np
+from click.core import ParameterSource
 
 from occ.cli import options
 from occ.cli.artifact_options import check_as_built, check_sizes
@@ -38,8 +39,14 @@ class _Running:
     profiled: bool
     trace: Path | None
     simulate: bool
+    wait: bool
     threads: int | None
     as_json: bool
+
+    @property
+    def waits(self) -> bool:
+        """Whether the run is to be by the kernels of the target, and by no others."""
+        return self.wait or self.profiled or self.simulate or self.trace is not None
 
     @property
     def random(self) -> bool:
@@ -82,6 +89,12 @@ class _Running:
     type=Seconds(),
     metavar="SECONDS",
     help="Give up after that long, compilation included. A Loop may run for ever.",
+)
+@click.option(
+    "--wait",
+    is_flag=True,
+    help="Compile the kernels that are not in the build cache before the run, as -t, --profile and --trace do. Otherwise "
+    "`cpu-jit` runs MODEL at once, and they are compiled in the background, for later runs.",
 )
 @options.threads
 @options.compile_options
@@ -128,7 +141,7 @@ def _run(note: Note, model: str, target: str, flags: options.Flags, how: _Runnin
 
 def _opened(model: str, target: str, flags: options.Flags, how: _Running) -> Session:
     """The session of an artifact, or of a model that is compiled for it."""
-    from occ.compiler.driver.sessions import compile_model, open_session
+    from occ.compiler.driver.sessions import open_session
     from occ.runtime.artifact import Artifact
 
     if options.is_artifact(model):
@@ -137,9 +150,28 @@ def _opened(model: str, target: str, flags: options.Flags, how: _Running) -> Ses
         session = open_session(artifact, how.threads, simulate=how.simulate, options=flags.target_options)
         check_sizes(model, session, flags.sizes)
         return session
+    return _compiled(model, target, flags, how)
+
+
+def _compiled(model: str, target: str, flags: options.Flags, how: _Running) -> Session:
+    """The session of a model: of another target where kernels are missing and -t was not typed."""
+    from occ.cli import fill_cache
+    from occ.compiler.diagnostics import shorten
+    from occ.compiler.driver.sessions import compile_model, compile_soon
+
+    typed = click.get_current_context().get_parameter_source("target") is ParameterSource.COMMANDLINE
     with progress() as tell:
         settings = flags.settings(target, several=True, running=True, progress=tell)
-        return compile_model(options.source_of(model), settings, how.threads, simulate=how.simulate)
+        if how.waits or typed or flags.no_cache or flags.verify or settings.special or not model.endswith(".onnx"):
+            return compile_model(options.source_of(model), settings, how.threads, simulate=how.simulate)
+        soon = compile_soon(Path(model), settings, how.threads)
+    if soon.missing:
+        fill_cache.start(Path(model), settings)
+        say(
+            f"{soon.session.artifact.manifest.target} runs {shorten(model)}: {soon.missing} kernels for {target} are compiled in the "
+            "background, for later runs (--wait waits for them)"
+        )
+    return soon.session
 
 
 def _print(outputs: Mapping[str, Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Callable
 from threading import Event
@@ -13,7 +14,8 @@ import pytest
 from building import mlp, reference
 
 import occ
-from occ import api, specialising
+from occ import api, background, specialising
+from occ.background import BackgroundBuild
 from occ.compiler.diagnostics import CompileError
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
@@ -119,6 +121,25 @@ def test_no_more_shapes_than_some_get_a_plan_and_none_after_close():
     assert len(asked) == MOST
 
 
+def test_shapes_count_once_there_is_no_better_code_to_come():
+    asked, go = [], Event()
+
+    def better(_: Event) -> None:
+        go.wait(300)
+
+    session = SpecialisingSession(occ.compile(mlp(), "interp"), lambda shapes, _: asked.append(shapes), better)
+    for _ in range(2 * SEEN):
+        session.run(of(3))
+    assert asked == []
+    go.set()
+    assert session._upgrade is not None
+    session._upgrade.join(300)
+    for _ in range(SEEN):
+        session.run(of(3))
+    settle(session)
+    assert asked == [{"x": (3, 8)}]
+
+
 def test_errors_of_inputs_are_those_of_the_model():
     session = session_with(lambda *_: None)
     with pytest.raises(RunError, match="OCC0501"):
@@ -131,7 +152,7 @@ def test_errors_of_inputs_are_those_of_the_model():
 @pytest.mark.parametrize("as_path", [True, False])
 def test_another_process_builds_the_plan(as_path, tmp_path, monkeypatch):
     monkeypatch.setattr(specialising, "SEEN", 2)
-    monkeypatch.setattr(specialising, "_PRIORITY", 0)  # on a busy machine the lowest one waits for minutes
+    monkeypatch.setattr(background, "PRIORITY", 0)  # on a busy machine the lowest one waits for minutes
     path, model = tmp_path / "m.onnx", mlp()
     onnx.save(model, path)
     session = occ.compile(path if as_path else model, "cpu-jit", specialise="background", threads=1)
@@ -151,17 +172,20 @@ def test_a_model_that_was_changed_meanwhile_gets_no_plan(tmp_path):
     path = tmp_path / "m.onnx"
     onnx.save(mlp(), path)
     settings = api.settings_of("cpu-jit", None, None, None)
-    process = specialising._Process.of(path, settings, occ.compile(path, "interp"))
+    process = BackgroundBuild.of(path, settings, occ.compile(path, "interp"))
     path.write_bytes(b"other")
     assert process({"x": (3, 8)}, Event()) is None
 
 
-def test_closing_ends_a_build(tmp_path):
-    stopped = Event()
+def test_closing_ends_a_build(tmp_path, monkeypatch):
+    path = tmp_path / "m.onnx"
+    onnx.save(mlp(), path)
+    build = BackgroundBuild.of(path, api.settings_of("cpu-jit", None, None, None), occ.compile(path, "interp"))
+    process, stopped = subprocess.Popen(["sleep", "3600"]), Event()
+    monkeypatch.setattr(background, "start", lambda *_, **__: process)
     stopped.set()
-    start = time.monotonic()
-    assert not specialising._ended_well(["sleep", "3600"], str(tmp_path), stopped)
-    assert time.monotonic() - start < 600
+    assert build({}, stopped) is None
+    assert process.poll() is not None
 
 
 def test_what_another_process_cannot_build_is_refused():
