@@ -41,6 +41,7 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (rb"\x7fELF", "a program or a library", "models are .onnx files, .occ texts and artifacts"),
     (rb"(\x89PNG|\xff\xd8\xff|GIF8|%PDF)", "a picture or a document", "models are .onnx files, .occ texts and artifacts"),
     (rb"\s*[\[{]\s*[\"\[{]", "a JSON file", "if a server sent it instead of the model, it says why"),
+    (rb"[\t\n\r -~]+\Z", "a text file", "models are .onnx files, .occ texts and artifacts"),
 )  # fmt: skip
 # The same of zips: a name of a member.
 _ZIPS: tuple[tuple[str, str, str], ...] = (

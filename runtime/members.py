@@ -213,6 +213,9 @@ def _problems(listed: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
 def _no_artifact(path: Path, why: str) -> RunError:
     if (known := foreign_file(path)) is not None:
         return RunError("OCC0502", f"`{path}` is not an artifact but {known[0]}", known[1])
+    if path.suffix in (".onnx", ".ort"):
+        help_ = f"`occ build {path}` makes an artifact of a model, and `occ.compile` runs the model"
+        return RunError("OCC0502", f"`{path}` is not an artifact but a model", help_)
     return RunError("OCC0502", f"`{path}` is not an artifact: {why}", "build the artifact again")
 
 

@@ -92,7 +92,9 @@ def _whole(proto: ModelProto, where: str | Path, head: bytes | None = None) -> M
 
 
 def _meant(path: Path) -> str:
-    """The model in the same folder that a path of no file may have meant."""
+    """The model in the same folder that a path of no file may have meant; or that an address is none."""
+    if path.parts[0] in ("http:", "https:", "s3:", "hf:"):
+        return "models are files: download it first"
     try:
         names = [p.name for p in path.parent.iterdir() if p.suffix in (".onnx", ".ort", ".pt2", ".occ")]
     except OSError:

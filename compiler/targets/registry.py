@@ -24,11 +24,14 @@ OWN = {
         "ascend910_93": "codegen_cann.target:ASCEND910_93",
     }.items()
 }
-# Chips that no target is for, though their names are near those of others.
-_ABSENT: dict[str, str] = dict.fromkeys(
-    ("ascend910_95", "ascend950"),
-    "occ has no target for this generation, whose kernels are others than those of the 910B",
-)
+# Names of chips that no target has, though they are near those of others.
+_ABSENT: dict[str, str] = {
+    **dict.fromkeys(
+        ("ascend910_95", "ascend950"),
+        "occ has no target for this generation, whose kernels are others than those of the 910B",
+    ),
+    "ascend910c": "the chip of Atlas A3 is `ascend910_93`",
+}
 
 
 def get_target(name: str) -> Target:

@@ -217,7 +217,7 @@ def compared(
 def _check(artifact: bool, against: str, given: Given, node: str | None) -> None:
     """Refuse comparisons that there are not."""
     if artifact and given.onnx is None and not is_artifact(against):
-        raise CannotCompare("an artifact is compared with the model that it was built from: onnx")
+        raise CannotCompare("an artifact is compared with the model that it was built from; give that, as `onnx`")
     if artifact and node is not None:
         raise CannotCompare("an artifact has no nodes to compare: give the model")
     try:

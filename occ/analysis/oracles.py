@@ -17,6 +17,7 @@ from occ.compiler.driver.source import in_onnx, is_text, load_module
 from occ.compiler.frontend.ort_format import is_ort
 from occ.compiler.ir.stages import ORDER
 from occ.loading import load
+from occ.runtime.foreign import foreign_file
 
 if TYPE_CHECKING:
     from onnx import ModelProto
@@ -61,6 +62,8 @@ def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: 
             "onnxruntime is not installed: `pip install onnxruntime`, or compare with `reference`"
         ) from None
     except Exception as e:
+        if isinstance(model, (str, os.PathLike)) and (known := foreign_file(model)) is not None:
+            raise CannotCompare(f"`{model}` is not an ONNX model but {known[0]}") from None
         line = (str(e).strip().splitlines() or [type(e).__name__])[0][:200]
         raise CannotCompare(f"{against} does not run the model: {line}") from e
 

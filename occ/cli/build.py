@@ -17,7 +17,7 @@ from occ.cli.build_onnxruntime import emit_ort
 from occ.cli.build_outputs import EMITS, EMITS_HELP, Output, compile_parts_of, write
 from occ.cli.build_summary import facts_of, print_summary
 from occ.cli.console import json_line, progress, say, show_error
-from occ.cli.numbers import Number, Seconds
+from occ.cli.numbers import Bytes, Number, Seconds
 from occ.cli.passes import Looking, pass_options_of_builds
 
 if TYPE_CHECKING:
@@ -120,9 +120,9 @@ class _Build:
 @click.option("--timeout", type=Seconds(), metavar="SECONDS", help="Give up after that long.")
 @click.option(
     "--memory-limit",
-    type=Number(0, min_open=True),
+    type=Bytes(),
     metavar="BYTES",
-    help="Give up where this process, or a compiler that it starts, fills more memory; 4e9 is 4 GB. Mapped weights do not count.",
+    help="Give up where this process, or a compiler that it starts, fills more memory, such as 4GB. Mapped weights do not count.",
 )
 @options.outputs
 @options.compile_options

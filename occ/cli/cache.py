@@ -11,7 +11,16 @@ from occ.cli import options
 from occ.cli.console import json_line
 
 
-@click.command("cache")
+class _Words(click.Command):
+    """A command that names the option where its dashes were forgotten, as in `occ cache clear`."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if args and any(f"--{args[0]}" in p.opts for p in self.params):
+            ctx.fail(f"did you mean `--{args[0]}`?")
+        return super().parse_args(ctx, args)
+
+
+@click.command("cache", cls=_Words)
 @click.option("--clear", is_flag=True, help="Remove everything in it.")
 @click.option(
     "--export",

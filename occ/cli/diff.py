@@ -107,7 +107,7 @@ def _compared(model: str, target: str, flags: options.Flags, how: _Comparing) ->
         try:
             return compared(source, settings, how.against, given, allowed, how.chosen, simulate=how.simulate)
         except CannotCompare as e:
-            raise click.UsageError(f"{e}{' (--onnx FILE)' if str(e).endswith(': onnx') else ''}") from None
+            raise click.UsageError(str(e).replace("as `onnx`", "with --onnx FILE")) from None
 
 
 def _of_dump(model: str, folder: str, npz: str | None, tolerance: float | None, *, as_json: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import click
@@ -38,8 +39,26 @@ class Share(Number):
         return super().convert(value[:-1], param, ctx) / 100 if percent else super().convert(value, param, ctx)
 
 
+class Bytes(Number):
+    """An amount of memory: `4e9`, `4GB`, or `4GiB`."""
+
+    name = "number of bytes, such as 4e9, 4GB or 512MiB"
+
+    def __init__(self) -> None:
+        super().__init__(0, min_open=True)
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        unit = re.search(r"(?<=[0-9.])\s*([kmgt])(i?)b?$", value, re.I) if isinstance(value, str) else None
+        if unit is None:
+            return super().convert(value, param, ctx)
+        scale = (1024 if unit[2] else 1000) ** (1 + "kmgt".index(unit[1].lower()))
+        return super().convert(value[: unit.start()], param, ctx) * scale
+
+
 class Seconds(Number):
     """A time that something may take."""
+
+    name = "number of seconds"
 
     def __init__(self) -> None:
         super().__init__(0, min_open=True)

@@ -57,6 +57,8 @@ def command(model: str, target: str, out: Path, as_json: bool, flags: options.Fl
     from occ.compiler.driver.outputs import check_out
     from occ.inputs import named_arrays
 
+    if out.suffix.lower() not in ("", ".html", ".htm"):
+        raise click.UsageError(f"a report is a page in HTML: -o {out.with_suffix('.html')}")
     place = check_out(out, [model])
     opened: list[Session] = []
     with progress() as tell:

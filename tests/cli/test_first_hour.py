@@ -14,7 +14,8 @@ from building import mlp, model_of
 
 import occ
 from occ.benchmark import Comparison, Timing
-from occ.cli.numbers import Share
+from occ.cli.numbers import Bytes, Share
+from occ.runtime.errors import RunError
 
 
 @pytest.fixture
@@ -41,6 +42,20 @@ def model(tmp_path, monkeypatch) -> Path:
         (["serve", "m.onnx", "--port", "http"], 2, "'http' is not a valid whole number"),
         (["run", "m.onnx", "--timeout", "soon"], 2, "'soon' is not a valid number"),
         (["bench", "m.occ", "--per-op"], 2, "--per-op compares with another runtime"),
+        (["diff", "m.occ"], 2, "give that, with --onnx FILE"),
+        (
+            ["diff", "m.occ", "--onnx", "notes.txt", "-t", "cpu-jit"],
+            2,
+            "`notes.txt` is not an ONNX model but a text file",
+        ),
+        (["build", "notes.txt"], 1, "not an ONNX model but a text file"),
+        (["build", "https://example.com/m.onnx"], 1, "download it first"),
+        (["report", "m.onnx", "-o", "page.pdf"], 2, "-o page.html"),
+        (["cache", "clear"], 2, "did you mean `--clear`?"),
+        (["check", "m.onnx", "-t", "ascend910c"], 2, "`ascend910_93`"),
+        (["build", "m.onnx", "--memory-limit", "much"], 2, "such as 4e9, 4GB or 512MiB"),
+        (["build", "m.onnx", "-t", "interp", "--memory-limit", "1kB"], 1, "1000 bytes are less"),
+        (["opt", "m.onnx", "-p", "fuse"], 0, "no pass changed anything at the stage `imported`"),
         (["rules"], 0, "no rules are loaded"),
         (["build", "odd.onnx", "-t", "interp"], 1, "did you mean `HardSwish`?"),
     ],
@@ -48,6 +63,7 @@ def model(tmp_path, monkeypatch) -> Path:
 def test_a_typing_error_is_met_with_what_was_meant(args, code, hint, model, occ_cli):
     odd = model_of("g (float[2] x) => (float[2] y) { y = HardSwsh(x) }")
     Path("odd.onnx").write_bytes(odd.SerializeToString())
+    Path("notes.txt").write_text("what I did today\n")
     if "m.occ" in args:
         occ_cli("build", "m.onnx", "-t", "cpu-jit")
     ran = occ_cli(*args)
@@ -58,6 +74,16 @@ def test_a_typing_error_is_met_with_what_was_meant(args, code, hint, model, occ_
 def test_a_tolerance_may_be_a_percentage(model, occ_cli):
     assert Share().convert("1%", None, None) == Share().convert("0.01", None, None) == 0.01
     assert occ_cli("diff", "m.onnx", "-t", "cpu-jit", "--against", "interp", "--tolerance", "1%").code == 0
+
+
+def test_memory_is_given_in_bytes_or_in_units_of_them():
+    given = [Bytes().convert(text, None, None) for text in ("4e9", "4GB", "4 gb", "4GiB", "1.5Ki")]
+    assert given == [4e9, 4e9, 4e9, 4 * 2**30, 1536]
+
+
+def test_a_model_that_is_opened_as_an_artifact_is_called_one(model):
+    with pytest.raises(RunError, match=r"(?s)not an artifact but a model.*`occ build m.onnx`"):
+        occ.load(model)
 
 
 def test_ops_takes_names(occ_cli):
