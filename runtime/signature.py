@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -160,6 +161,9 @@ class Signature:
             raise RunError("OCC0501", f"the input `{info.name}` is not an array: {e}") from None
         if dtype.kind == "O" and array.dtype.kind in "UST":
             array = array.astype(object)
+        if array.dtype != dtype and isinstance(value, (str, bytes, os.PathLike)):
+            what = f"the input `{info.name}` is a text or a path, the model takes an array of {dtype}"
+            raise RunError("OCC0501", what, "read a file of an array first: `numpy.load(path)`")
         if array.dtype != dtype:
             raise RunError(
                 "OCC0501",

@@ -92,7 +92,7 @@ def _whole(proto: ModelProto, where: str | Path, head: bytes | None = None) -> M
 
 
 def _meant(path: Path) -> str:
-    """The model in the same folder that a path of no file may have meant; or that an address is none."""
+    """The model in the same folder that a path may have meant, or that addresses are not read."""
     if path.parts[0] in ("http:", "https:", "s3:", "hf:"):
         return "models are files: download it first"
     try:

@@ -47,12 +47,14 @@ def dump(
         Text, or the bytes of an ONNX model.
 
     Raises:
-        CompileError: the model cannot be compiled; or OCC0602, OCC0603 there is no such stage or format.
+        CompileError: the model cannot be compiled; or OCC0602, OCC0603 there is no such stage or format; OCC0605
+            `out` is not to be written.
     """
     from occ.compiler.driver.compilation import Compilation
+    from occ.compiler.driver.outputs import check_out
 
     compilation = Compilation(model, settings_of(target, shapes, dims, options, rules=rules))
-    place = None if out is None else Path(out)
+    place = None if out is None else check_out(Path(out), [model])
     made = stage_dump(compilation, stage, format, weights, place)
     if place is not None and isinstance(made, str) and format not in ("onnx", "cpp"):
         place.parent.mkdir(parents=True, exist_ok=True)

@@ -35,7 +35,18 @@ class _Comparing:
         return self.node if self.node is not None else ("" if self.every_node else None)
 
 
-@click.command("diff")
+class _Two(click.Command):
+    """A command that takes one model, and says where a second one belongs."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        given = [a for a in args[:2] if not a.startswith("-")]
+        if len(given) == 2:
+            second = "--against" if options.is_artifact(given[1]) else "--onnx"
+            ctx.fail(f"one MODEL is compared: give the second as {second} {given[1]}")
+        return super().parse_args(ctx, args)
+
+
+@click.command("diff", cls=_Two)
 @options.model
 @options.target
 @options.against(

@@ -58,11 +58,11 @@ def command(model: str, target: str, flags: options.Flags, looking: Looking, wha
     """
     from occ.analysis.dump import stage_dump
     from occ.compiler.driver.compilation import Compilation
-    from occ.compiler.driver.outputs import check_not_read
+    from occ.compiler.driver.outputs import check_out
 
     out, stage = what.out, what.stage
     if out is not None:
-        check_not_read(out, [model])
+        out = check_out(out, [model])
     validator = looking.validator(flags.sizes)
     with progress() as tell:
         settings = flags.settings(target, running=looking.validate, progress=tell, **looking.settings(validator))

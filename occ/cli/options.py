@@ -242,6 +242,8 @@ def _processor_options(name: str | None) -> dict[str, str]:
     from occ.compiler.objects.processors import PROCESSORS
 
     if name not in PROCESSORS:
+        if name in ("native", "host"):
+            raise click.UsageError(f"leave --target-cpu out for this machine: {name!r} is no processor")
         raise click.UsageError(
             f"unknown processor {name!r} for --target-cpu; known are {', '.join(sorted(PROCESSORS))}"
         )

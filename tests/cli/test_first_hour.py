@@ -55,6 +55,10 @@ def model(tmp_path, monkeypatch) -> Path:
         (["check", "m.onnx", "-t", "ascend910c"], 2, "`ascend910_93`"),
         (["build", "m.onnx", "--memory-limit", "much"], 2, "such as 4e9, 4GB or 512MiB"),
         (["build", "m.onnx", "-t", "interp", "--memory-limit", "1kB"], 1, "1000 bytes are less"),
+        (["diff", "m.onnx", "m.occ"], 2, "--against m.occ"),
+        (["diff", "m.occ", "m.onnx"], 2, "--onnx m.onnx"),
+        (["dump", "m.onnx", "-t", "cpu-jit", "--stage", "fused", "-o", "."], 1, "`.` is a folder"),
+        (["build", "m.onnx", "-t", "cpu-jit", "--target-cpu", "native"], 2, "leave --target-cpu out"),
         (["opt", "m.onnx", "-p", "fuse"], 0, "no pass changed anything at the stage `imported`"),
         (["rules"], 0, "no rules are loaded"),
         (["build", "odd.onnx", "-t", "interp"], 1, "did you mean `HardSwish`?"),
@@ -79,6 +83,11 @@ def test_a_tolerance_may_be_a_percentage(model, occ_cli):
 def test_memory_is_given_in_bytes_or_in_units_of_them():
     given = [Bytes().convert(text, None, None) for text in ("4e9", "4GB", "4 gb", "4GiB", "1.5Ki")]
     assert given == [4e9, 4e9, 4e9, 4 * 2**30, 1536]
+
+
+def test_a_path_given_as_an_input_is_called_one(model):
+    with pytest.raises(RunError, match=r"(?s)a text or a path.*numpy.load"):
+        occ.compile(model, "interp").run({"x": "x.npy"})
 
 
 def test_a_model_that_is_opened_as_an_artifact_is_called_one(model):
