@@ -58,7 +58,7 @@ def _below(e: DimExpr) -> DimExpr:
     return min(e, 0) if isinstance(e, int) else ["min", e, 0]
 
 
-def vanish_together(plan: Plan, step: Step) -> bool:
+def any_zero_empties_all(plan: Plan, step: Step) -> bool:
     """Whether the sizes that a step defines take no memory if one of them is 0.
 
     That is, however large the others are, as those of a Reshape of nothing: all tensors that have one of them as an

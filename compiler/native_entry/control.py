@@ -28,7 +28,7 @@ def emit_if(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     open_ = {step.writes[place] for place, _, _ in step.binds}
     shapes = [None if b in cased or b in open_ else e.r.plan.buffers[b].shape for b in step.writes]
     holds = _is_true(e, cond)
-    if cased & set(step.writes):  # the caller has been told the shapes of the branch that sizes take
+    if cased & set(step.writes):  # the caller knows the shapes of the branch that sizes take
         left, right = (i64(e.sizes.of(s)) for s in step.attrs["when"])
         e.require_that(e.b.icmp_signed("==", holds, e.b.icmp_signed("==", left, right)), k)
     then, otherwise, done = (e.fn.append_basic_block(n) for n in ("then", "else", "endif"))
@@ -38,8 +38,8 @@ def emit_if(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     for block, inner in zip((then, otherwise), e.r.inner[k], strict=True):
         e.b.position_at_end(block)
         _require_shapes(e, k, inner, shapes)
-        told = e.run(inner.name, inner.env, captures, outputs)
-        sizes, plan = e.sizes.apart(e.b, told), e.others[inner.name].r.plan
+        returned = e.run(inner.name, inner.env, captures, outputs)
+        sizes, plan = e.sizes.at(e.b, returned), e.others[inner.name].r.plan
         results = [plan.buffers[b].shape for b in plan.outputs]
         extents.append(([i64(sizes.of(put(results[place][axis], inner.env))) for place, axis, _ in wanted], e.b.block))
         e.b.branch(done)
@@ -54,14 +54,14 @@ def emit_if(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
     """`(*states, *sequences, *captures) -> (*states, *scanned)`: a function over the slices of sequences.
 
-    The states of an iteration are written to one of two slots, in turns; those of the last one are results. Slices of
+    The states of an iteration are written to one of two slots, alternately; those of the last one are results. Slices of
     scanned results that are not aligned are written to a slot, and copied.
     """
     a = decode_attrs(step.attrs)
     n, m = a.n_states, a.n_states + a.num_scan_inputs
-    (inner,), pairs = e.r.inner[k], e.r.turns[k]
+    (inner,), pairs = e.r.inner[k], e.r.double_buffers[k]
     reads, states_ = list(map(e.buffer, step.reads)), list(map(e.buffer, step.writes[:n]))
-    scanned = [ScannedResult(e, k, step, n + at, own) for at, own in enumerate(e.r.apart[k])]
+    scanned = [ScannedResult(e, k, step, n + at, own) for at, own in enumerate(e.r.staging[k])]
     shape = [e.r.plan.buffers[b].shape for b in (*step.reads, *step.writes)]
     slices = shape[len(reads) + n :]
     length = e.sizes.of(shape[n][0])
@@ -75,8 +75,8 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
     def body(i: Any, states: list[Any]) -> list[Any]:
         last = e.b.sub(count, I64(1))
         ends = e.b.icmp_signed("==", i, last)
-        turns = _turns(e, i, pairs)
-        targets = [e.b.select(ends, w, t) for w, t in zip(states_, turns, strict=True)]
+        buffers = _written_of(e, i, pairs)
+        targets = [e.b.select(ends, w, t) for w, t in zip(states_, buffers, strict=True)]
         taken, given = ([e.b.sub(last, i) if back else i for back in row] for row in backwards)
         inputs = [
             e.support.at(e.b, p, e.b.mul(at, i64(stride)))
@@ -101,12 +101,12 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
 def emit_loop(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     """`(limit, condition, *carried, *captures) -> (*carried, *scanned)`: a function until its condition fails or the limit
     is reached. More iterations than scanned results have room for are a failure, and so are fewer where their number is no
-    size that the step finds, which it returns. Where nothing bounds that, scanned results grow.
+    size that the step defines, which it returns. Where nothing bounds that, scanned results grow.
     """
     n = decode_attrs(step.attrs).n_carried
-    (inner,), (*pairs, number, before, after) = e.r.inner[k], e.r.turns[k]
+    (inner,), (*pairs, number, before, after) = e.r.inner[k], e.r.double_buffers[k]
     given = [e.buffer(b) for b in step.reads[2:]]
-    scanned = [ScannedResult(e, k, step, n + at, own) for at, own in enumerate(e.r.apart[k])]
+    scanned = [ScannedResult(e, k, step, n + at, own) for at, own in enumerate(e.r.staging[k])]
     shape = [e.r.plan.buffers[b].shape for b in step.writes]
     _require_shapes(e, k, inner, [[], *shape[:n], *(s[1:] for s in shape[n:])])
     limit = I64(_FOREVER) if step.reads[0] < 0 else e.support.load(e.b, e.buffer(step.reads[0]), 0, I64)
@@ -117,14 +117,14 @@ def emit_loop(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
                 e.require_that(e.b.icmp_signed("<", i, i64(s.length)), k)
         e.support.store(e.b, i, e.slot(number), 0)
         e.support.store(e.b, e.b.zext(carried[0], I8), e.slot(before), 0)
-        turns = _turns(e, i, pairs)
+        buffers = _written_of(e, i, pairs)
         places = [s.of_iteration(i) for s in scanned]
         made = [s.written_at(p) for s, p in zip(scanned, places, strict=True)]
         inputs = [e.slot(number), e.slot(before), *carried[1:], *given[n:]]
-        e.run(inner.name, inner.env, inputs, [e.slot(after), *turns, *made])
+        e.run(inner.name, inner.env, inputs, [e.slot(after), *buffers, *made])
         for s, p in zip(scanned, places, strict=True):
             s.keep(p)
-        return [_is_true(e, e.slot(after)), *turns]
+        return [_is_true(e, e.slot(after)), *buffers]
 
     going = I1(1) if step.reads[1] < 0 else _is_true(e, e.buffer(step.reads[1]))
     count, (_, *last) = while_loop(
@@ -142,7 +142,7 @@ def emit_loop(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     return dict.fromkeys((name for _, _, name in step.binds), count)
 
 
-def _turns(e: RoutineEmitter, i: Any, pairs: Sequence[int]) -> list[Any]:
+def _written_of(e: RoutineEmitter, i: Any, pairs: Sequence[int]) -> list[Any]:
     """Of each pair of slots the one that an iteration writes to."""
     odd = e.b.icmp_signed("!=", e.b.and_(i, I64(1)), I64(0))
     return [e.b.select(odd, e.slot(p), e.slot(q)) for p, q in zip(pairs[::2], pairs[1::2], strict=True)]

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from occ.compiler.native_entry.bounds import LARGEST, vanish_together
+from occ.compiler.native_entry.bounds import LARGEST, any_zero_empties_all
 from occ.compiler.native_entry.loops import for_loop
 from occ.compiler.native_entry.nms import emit_suppression
 from occ.compiler.native_entry.routine import RoutineEmitter, StepEmitter
@@ -105,9 +105,9 @@ def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     x, out, a = e.buffer(step.reads[0]), e.buffer(step.writes[0]), step.attrs
     elements = [e.support.load(e.b, x, 8 * at, I64) for at in range(len(a["finds"]))]
     found = {name: elements[at] for _, at, name in step.binds}
-    sizes = e.sizes.apart(e.b, found)  # the most of one may be told by another
+    sizes = e.sizes.at(e.b, found)  # another one may bound it
     none: Any = I1(0)
-    for n in found.values() if vanish_together(e.r.plan, step) else ():
+    for n in found.values() if any_zero_empties_all(e.r.plan, step) else ():
         none = e.b.or_(none, e.b.icmp_signed("==", n, I64(0)))
     for at, (n, known, most) in enumerate(zip(elements, a["finds"], a["most"], strict=True)):
         e.support.store(e.b, n, out, 8 * at)

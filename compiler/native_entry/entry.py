@@ -97,7 +97,7 @@ class _Entry:
                 b.ret(code)
         self._bind()
         self._check()
-        self._tell_results()
+        self._store_results()
         b.ret(run_routine(b, self.support, self.call, self.emitted, [i64(self.sizes.of(s)) for s in self.main.symbols]))
         return self.fn
 
@@ -121,15 +121,18 @@ class _Entry:
                 fails = b.icmp_signed(_COMPARED[c.kind], left, right)
             self._return_if(fails, INPUTS, number)
 
-    def _tell_results(self) -> None:
+    def _store_results(self) -> None:
         results = self.support.load(self.b, self.call, self.support.layout.call["results"])
         for k, b in enumerate(self.main.plan.outputs):
             cases, row = self.main.cases.get(k), self.main.rows[k]
             shape = [upper(e, self.main.bounds) for e in self.main.plan.buffers[b].shape]
-            told = self._of_cases(cases) if cases else [self._most(e) for e in shape]
+            row_values = self._of_cases(cases) if cases else [self._most(e) for e in shape]
             if row.ranked and (cases is None or cases.ranked):
-                told = [RANK_OF_VALUE if self.main.plan.buffers[b].opaque and cases is None else len(shape), *told]
-            for at, n in enumerate(told, row.at):
+                row_values = [
+                    RANK_OF_VALUE if self.main.plan.buffers[b].opaque and cases is None else len(shape),
+                    *row_values,
+                ]
+            for at, n in enumerate(row_values, row.at):
                 self.support.store(self.b, i64(n), results, 8 * at)
 
     def _most(self, e: DimExpr) -> Any:

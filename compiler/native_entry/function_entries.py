@@ -67,20 +67,20 @@ def _function(support: Support, e: RoutineEmitter) -> ir.Function:
     sizes, outputs = Sizes(b, known), support.load(b, call, at["outputs"])
     shapes = [e.r.plan.buffers[k].shape for k in e.r.plan.outputs]
     most = [[upper(n, e.r.bounds) for n in shape] for shape in shapes]
-    _tell(support, b, call, sizes, most, e.r.open)
-    told = {s: b.bitcast(b.alloca(I64), PTR) for s in e.r.told}
+    _store_results(support, b, call, sizes, most, e.r.open)
+    returned = {s: b.bitcast(b.alloca(I64), PTR) for s in e.r.returned_sizes}
     with b.if_then(b.icmp_signed("!=", b.ptrtoint(outputs, I64), I64(0))):
-        for k, p in enumerate(told.values()):
+        for k, p in enumerate(returned.values()):
             support.store(b, p, outputs, support.layout.pointer * (len(shapes) + k))
     code = run_routine(b, support, call, e, [i64(sizes.of(s)) for s in e.r.symbols])
     with b.if_then(b.icmp_signed("==", code, I32(0))):
-        found = {s: support.load(b, p, 0, I64) for s, p in told.items()}
-        _tell(support, b, call, sizes.apart(b, found), shapes, set())
+        found = {s: support.load(b, p, 0, I64) for s, p in returned.items()}
+        _store_results(support, b, call, sizes.at(b, found), shapes, set())
     b.ret(code)
     return fn
 
 
-def _tell(
+def _store_results(
     support: Support, b: Any, call: Any, sizes: Sizes, shapes: Sequence[Sequence[DimExpr]], open_: set[str]
 ) -> None:
     results = support.load(b, call, support.layout.call["results"])

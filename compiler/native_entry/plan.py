@@ -58,9 +58,9 @@ class Routine:
         slots: memory that it needs.
         slot_of: storage -> its slot.
         output_of: storage -> the output whose memory it is.
-        turns: of each scan and loop, two slots for each state, which iterations read and write in turns; of loops then
+        double_buffers: of each scan and loop, two slots for each state, of which iterations read one and write the other; of loops then
             two slots for the number of the iteration and the condition before it, and one for the condition after it.
-        apart: of each scan and loop, a slot for each scanned result whose slices are not aligned, as kernels want what they
+        staging: of each scan and loop, a slot for each scanned result whose slices are not aligned, as kernels want what they
             write to be; None for the others.
         scratch: of some host steps, a slot.
         inner: of each step, the functions that it runs.
@@ -79,8 +79,8 @@ class Routine:
     slots: list[Slot] = field(default_factory=list)
     slot_of: dict[int, int] = field(default_factory=dict)
     output_of: dict[int, int] = field(default_factory=dict)
-    turns: dict[int, list[int]] = field(default_factory=dict)
-    apart: dict[int, list[int | None]] = field(default_factory=dict)
+    double_buffers: dict[int, list[int]] = field(default_factory=dict)
+    staging: dict[int, list[int | None]] = field(default_factory=dict)
     scratch: dict[int, int] = field(default_factory=dict)
     inner: dict[int, list[Inner]] = field(default_factory=dict)
     cases: dict[int, Cases] = field(default_factory=dict)
@@ -124,7 +124,7 @@ class Routine:
         return found
 
     @property
-    def told(self) -> list[str]:
+    def returned_sizes(self) -> list[str]:
         """Sizes that the data decide which callers need: they get them, besides the results that have them."""
         shapes = [] if self.is_main else [self.plan.buffers[b].shape for b in self.plan.outputs]
         return sorted({s for shape in shapes for e in shape for s in symbols(e)} & self.bounds.keys())

@@ -259,7 +259,7 @@ class _Reader:
         given = [b for b in reads[2:] if b is not None]
         going = Buffer("bool", [], -1)
         self._iterations(r, k, step, given[: a.n_carried], [Buffer("i64", [], -1), going, *given], [going])
-        r.turns[k] += [self._slot(r, size, k) for size in (8, 1, 1)]
+        r.double_buffers[k] += [self._slot(r, size, k) for size in (8, 1, 1)]
 
     def _iterations(
         self, r: Routine, k: int, step: Step, states: Sequence[Buffer], given: Sequence[Buffer], first: Sequence[Buffer],
@@ -280,8 +280,8 @@ class _Reader:
         slices = [_slice(b) for b in writes[len(states) :]]
         r.inner[k] = [self._inner(r, decode_attrs(step.attrs).body, given, [*first, *writes[: len(states)], *slices])]
         sizes = [bytes_of(s) for s in states for _ in range(2)]
-        r.turns[k] = [self._slot(r, size, k) for size in sizes]
-        r.apart[k] = [None if is_aligned(b) else self._slot(r, nbytes(b.shape, b.dtype), k) for b in slices]
+        r.double_buffers[k] = [self._slot(r, size, k) for size in sizes]
+        r.staging[k] = [None if is_aligned(b) else self._slot(r, nbytes(b.shape, b.dtype), k) for b in slices]
 
     def _slot(self, r: Routine, size: DimExpr, step: int) -> int:
         size = upper(size, r.bounds)
@@ -310,7 +310,7 @@ class _Reader:
         decided = {(place, axis) for place in range(len(made)) for axis in self._decided(inner, place)}
         known = set(r.bounds) | {s for shape in shapes for e in shape for s in symbols(e)}
         open_ = {s for b in made for e in b.shape for s in symbols(e)} & self.done[name].open
-        if open_ or not decided <= set(found) or known & set(self.done[name].told):
+        if open_ or not decided <= set(found) or known & set(self.done[name].returned_sizes):
             raise Unsuitable("gives results of sizes that the data decide")
         return inner
 

@@ -49,7 +49,7 @@ class RoutineEmitter:
         others: routines that are emitted, by name.
         emitters: of steps that are no kernels and copies, by kind, or by name where that is `host`.
         host: of requests to the host.
-        names: all symbols, in the order in which the host is told their values.
+        names: all symbols, in the order in which the host gets their values.
     """
 
     def __init__(
@@ -199,8 +199,8 @@ class RoutineEmitter:
                 given = self.support.load(self.head, self.outputs, self.support.layout.pointer * k)
                 self.copy(given, self.buffer(index), self.bytes_of(index))
         if self.r.bounds and self.r.is_main:
-            self._tell_results()
-        for k, name in enumerate(self.r.told):
+            self._store_results()
+        for k, name in enumerate(self.r.returned_sizes):
             place = self.support.load(
                 self.b, self.outputs, self.support.layout.pointer * (len(self.r.plan.outputs) + k)
             )
@@ -261,7 +261,7 @@ class RoutineEmitter:
                 self._unchecked.remove(c)
                 self.require(self.sizes.of(c.lhs), self.sizes.of(c.rhs), -1, self.r.function.constraints.index(c))
 
-    def _tell_results(self) -> None:
+    def _store_results(self) -> None:
         """The extents of outputs, now that they are known; before the run the caller was given their upper bounds."""
         results = self.support.load(self.b, self.call, self.support.layout.call["results"])
         for k, index in enumerate(self.r.plan.outputs):
@@ -338,11 +338,11 @@ class RoutineEmitter:
         self.fail_if(self.b.not_(cond), MISFIT, step, I32(0))
 
     def run(self, name: str, env: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
-        """Call another routine; `env` are its symbols in terms of those here. Returns the sizes that it tells."""
+        """Call another routine; `env` are its symbols in terms of those here. Returns the sizes that it defines."""
         callee = self.others[name]
         given = [i64(self.sizes.of(env[s])) for s in callee.r.symbols]
-        told = {s: self.head.bitcast(self.head.alloca(I64), PTR) for s in callee.r.told}
-        lists = [self.listed(inputs), self.listed([*outputs, *told.values()])]
+        returned = {s: self.head.bitcast(self.head.alloca(I64), PTR) for s in callee.r.returned_sizes}
+        lists = [self.listed(inputs), self.listed([*outputs, *returned.values()])]
         beyond, piece = self.beyond, -1
         if any(symbols(upper(e, self.r.bounds)) & self.r.open for e in env.values()):
             need = self.b.call(callee.size_fn, given)
@@ -355,7 +355,7 @@ class RoutineEmitter:
         self.b.position_at_end(after)
         if piece >= 0:
             self.late.give_back(self.b, piece)
-        return {s: self.support.load(self.b, p, 0, I64) for s, p in told.items()}
+        return {s: self.support.load(self.b, p, 0, I64) for s, p in returned.items()}
 
     def listed(self, pointers: Sequence[Any]) -> Any:
         made = self.head.bitcast(self.head.alloca(PTR, I32(max(len(pointers), 1))), PTR)
@@ -384,7 +384,7 @@ class RoutineEmitter:
 
 
 StepEmitter = Callable[[RoutineEmitter, int, Step], Mapping[str, Any] | None]
-"""Emits a step of a routine, with its number; returns the sizes that it finds, by symbol, i64."""
+"""Emits a step of a routine, with its number; returns the sizes that it defines, by symbol, i64."""
 
 
 @dataclass(frozen=True)
@@ -392,7 +392,7 @@ class HostCalls:
     """Emits requests to the host.
 
     Attributes:
-        run: of a step; returns the sizes that it finds, by symbol, i64.
+        run: of a step; returns the sizes that it defines, by symbol, i64.
         output: of memory for an output, by its number.
     """
 

@@ -27,7 +27,7 @@ class ScannedResult:
     """A result to which each iteration adds a slice.
 
     Slices that are not aligned, as kernels want what they write to be, are written to a slot and copied. A result whose length
-    nothing bounds grows, and is copied to its memory once the number of iterations has told how much that is.
+    nothing bounds grows, and is copied to its memory once the number of iterations is known.
 
     Args:
         e: the routine.

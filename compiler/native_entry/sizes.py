@@ -33,7 +33,7 @@ class Sizes:
         self.b = b
         self._symbols = {**self._symbols, **found}
 
-    def apart(self, b: ir.IRBuilder, found: Mapping[str, Any]) -> Sizes:
+    def at(self, b: ir.IRBuilder, found: Mapping[str, Any]) -> Sizes:
         """For expressions at another place, where further symbols are known."""
         return Sizes(b, {**self._symbols, **found})
 

@@ -37,7 +37,7 @@ _EMPTY_CALLS = 101  # that tell what the way to an observer costs
 _KEPT_SHAPES = 64  # sets of extents that are remembered
 _KEPT_BLOCKS = 8  # idle calls with their memory
 _MOST_GROWN = 1 << 30  # bytes of memory that a run took from the heap and that the next one gets at once
-_TOGETHER = 4096  # bytes of outputs that share memory, which lives as long as any of them does
+_POOLED = 4096  # bytes of outputs that share memory, which lives as long as any of them does
 
 _NOTHING = np.empty(0, np.uint8)
 _shape_of, _dtype_of = attrgetter("shape"), attrgetter("dtype")
@@ -109,7 +109,7 @@ class _Runner:
         for k in self._handles:
             block.inputs[k] = at = block.cell(k)
             block.values.put(inputs[k], at)
-        made = block.make_together(known) if given is None and known.together else block.make(known, given, len(inputs))
+        made = block.make_pooled(known) if given is None and known.pooled else block.make(known, given, len(inputs))
         block.call.extents = known.address
         self._prepare(block)
         code = self._run(block.address)
@@ -172,7 +172,7 @@ class _Runner:
             made.outputs.append((shape, dtype, 0 if isinstance(shape, str) else room_of(shape, dtype)))
         made.needed, total = block.call.needed, sum(size for _, _, size in made.outputs)
         made.late = [k for k, (shape, _, _) in enumerate(made.outputs) if isinstance(shape, str)]
-        made.together = total if total <= _TOGETHER and not made.late else 0
+        made.pooled = total if total <= _POOLED and not made.late else 0
         if len(self._known) >= _KEPT_SHAPES:
             self._known.clear()
         self._known[key] = made
@@ -188,7 +188,7 @@ class Entry(_Runner):
 
     def __init__(self, native: Native) -> None:
         m = native.manifest
-        super().__init__(native, ENTRY, list(map(_taken, m.inputs)), list(map(_told, m.outputs)))
+        super().__init__(native, ENTRY, list(map(_taken, m.inputs)), list(map(_returned, m.outputs)))
         self.names = [i.name for i in m.inputs]
         self._tensors = [i.kind == "tensor" for i in m.inputs]
         self._takes = [numpy_dtype(i.dtype) for i in m.inputs]
@@ -329,7 +329,7 @@ def _taken(i: TensorInfo) -> tuple[str, int, bool]:
     return i.dtype, len(i.shape) if tensor else 0, not tensor or i.dtype == "str"
 
 
-def _told(o: TensorInfo) -> tuple[str, int, bool]:
+def _returned(o: TensorInfo) -> tuple[str, int, bool]:
     unranked = o.kind == "unranked"
     return o.dtype, -1 if unranked else len(o.shape), (o.kind != "tensor" or o.dtype == "str") and not unranked
 

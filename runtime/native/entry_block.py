@@ -91,17 +91,17 @@ class Extents:
         needed: bytes of memory that a run needs.
         late: which of the outputs a run may get no memory for before.
         room: bytes for each of those that nothing bounds, which sufficed for the last run; 0 where that is not known.
-        together: bytes of all outputs, where they are few; 0 where each has memory of its own.
+        pooled: bytes of all outputs, where they are few; 0 where each has memory of its own.
     """
 
-    __slots__ = ("address", "extents", "late", "needed", "outputs", "room", "together")
+    __slots__ = ("address", "extents", "late", "needed", "outputs", "pooled", "room")
 
     def __init__(self, extents: ctypes.Array[ctypes.c_int64]) -> None:
         self.extents, self.address = extents, ctypes.addressof(extents)
         self.outputs: list[tuple[Any, np.dtype[Any], int]] = []
         self.late: list[int] = []
         self.room: dict[int, int] = {}
-        self.needed = self.together = 0
+        self.needed = self.pooled = 0
 
 
 class Block:
@@ -214,9 +214,9 @@ class Block:
         self.outputs[k] = at + start
         return np.ndarray((size // dtype.itemsize,), dtype, raw, start)
 
-    def make_together(self, known: Extents) -> list[Any]:
+    def make_pooled(self, known: Extents) -> list[Any]:
         """Point at small outputs, which share one piece of memory: to allocate it costs more than to fill it."""
-        raw = np.empty(known.together, np.uint8)
+        raw = np.empty(known.pooled, np.uint8)
         at = _addressof(_first_byte(raw))
         start = -at % ALIGNMENT
         made: list[Any] = []

@@ -55,10 +55,6 @@ BANNED = {
 }
 
 
-# Names that stay until their modules are written anew.
-STAY = {"compiler/native_entry": {"apart", "told", "vanish_together"}, "runtime/native": {"make_together"}}
-
-
 def public_names() -> Iterator[tuple[str, str]]:
     """Where each public name is, and the name: files, classes, and functions of modules and of classes."""
     for path in sources():
@@ -76,6 +72,6 @@ def test_names_have_the_words_of_the_field():
         f"{at}: `{name}` has the word `{word}`: say {BANNED[word]}"
         for at, name in public_names()
         for word in re.sub("([A-Z])", r"_\1", name).lower().split("_")
-        if word in BANNED and not any(at.startswith(folder) and name in names for folder, names in STAY.items())
+        if word in BANNED
     ]
     assert wrong == []
