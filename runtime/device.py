@@ -289,7 +289,7 @@ class _Run:
         match step.kind:
             case "upload":
                 self._upload(step, stream)
-            case "device" if "room" in step.attrs:
+            case "device" if "max_shapes" in step.attrs:
                 self._measure(step, stream)
             case "device":
                 ins, outs = ([self.tensor(b) for b in bs] for bs in (step.reads, step.writes))
@@ -306,12 +306,12 @@ class _Run:
     def _measure(self, step: Step, stream: int) -> None:
         """Run a part whose results have extents that the data decide."""
         outs: list[Any] = []
-        for b, room in zip(step.writes, step.attrs["room"], strict=True):
+        for b, room in zip(step.writes, step.attrs["max_shapes"], strict=True):
             kind = self.plan.buffers[b].dtype
             outs.append(self.device.allocate(kind, self._shape(room)) if room else self.tensor(b))
         ins = [self.tensor(b) for b in step.reads]
         shapes = self.device.measure(self.engine._parts[step.name], ins, outs, stream)
-        for b, room, tensor, shape in zip(step.writes, step.attrs["room"], outs, shapes, strict=True):
+        for b, room, tensor, shape in zip(step.writes, step.attrs["max_shapes"], outs, shapes, strict=True):
             if room:
                 storage = self._storage(b)
                 self.found[storage] = tuple(shape)

@@ -13,7 +13,7 @@ from occ.runtime.dims import Assumption, DimExpr, is_expression
 from occ.runtime.errors import RunError
 from occ.runtime.records import decode, encode, encoded
 
-FORMAT = 2
+FORMAT = 3
 
 # Element type -> numpy dtype name, or "" where numpy itself has none (ml_dtypes has; the bytes are then u8 or u16).
 NUMPY_NAMES = {
@@ -122,7 +122,7 @@ STEP_KINDS: dict[str, tuple[str, ...]] = {
     "foreign": ("attrs",),  # a function in a library of a user, the member `attrs["library"]`
     "copy": (),
     "upload": ("attrs",),  # one host buffer to one device buffer
-    "device": ("attrs",),  # runs a device part on device buffers; `attrs["room"]`: see `Step`
+    "device": ("attrs",),  # runs a device part on device buffers; `attrs["max_shapes"]`: see `Step`
     "download": ("attrs",),  # device to host
     "wait": ("attrs",),  # stream `attrs["stream"]` waits for all that was put on stream `attrs["on"]` so far
     "sync": ("attrs",),  # the host waits for the stream
@@ -145,7 +145,7 @@ class Step:
         binds: `[write, axis, symbol]`: sizes that are known only when a host step has run.
         dims: scalar arguments of a kernel, after the buffers.
         tasks: extent of the parallel loop that a kernel leaves to the runtime, or null.
-        attrs: arguments of a host routine. Of a device part whose results have extents that the data decide, `room` has for each
+        attrs: arguments of a host routine. Of a device part whose results have extents that the data decide, `max_shapes` has for each
             buffer written the extents that it has at most; empty for those whose extents are known before.
         nodes: ONNX nodes that the step stands for.
         flag: buffer (i32 scalar) that a kernel sets to the number of the failed check, or -1.
@@ -348,19 +348,19 @@ def _sizes(plan: Plan) -> Iterator[DimExpr]:
     yield from (s.size for s in plan.storages)
     for s in plan.steps:
         yield from (*s.dims, s.operations, 0 if s.tasks is None else s.tasks)
-        found = len(s.attrs["finds"]) if isinstance(s.attrs.get("finds"), list) else 0
-        # Sizes that an If compares; iterations of a Loop; what `sizes` finds.
-        for name, count in (("when", 2), ("most", found or 1), ("finds", found)):
+        found = len(s.attrs["defines"]) if isinstance(s.attrs.get("defines"), list) else 0
+        # Sizes that an If compares; iterations of a Loop; what `sizes` defines.
+        for name, count in (("when", 2), ("upper_bounds", found or 1), ("defines", found)):
             given = s.attrs.get(name, [0] * count)
             yield from given if isinstance(given, list) and len(given) == count else ([given],)
-        yield from _room(s) if s.kind == "device" and "room" in s.attrs else ()
+        yield from _max_shapes(s) if s.kind == "device" and "max_shapes" in s.attrs else ()
 
 
-def _room(step: Step) -> Iterator[DimExpr]:
-    """Size expressions in the `room` of a device step; an empty list where it does not fit."""
-    room = step.attrs["room"]
-    fits = isinstance(room, list) and len(room) == len(step.writes) and all(isinstance(e, list) for e in room)
-    yield from (e for extents in room for e in extents) if fits else ([],)
+def _max_shapes(step: Step) -> Iterator[DimExpr]:
+    """Size expressions in the `max_shapes` of a device step; an empty list where it does not fit."""
+    shapes = step.attrs["max_shapes"]
+    fits = isinstance(shapes, list) and len(shapes) == len(step.writes) and all(isinstance(e, list) for e in shapes)
+    yield from (e for extents in shapes for e in extents) if fits else ([],)
 
 
 def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Iterator[str]:
@@ -380,18 +380,18 @@ def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Itera
     for step in plan.steps:
         if step.kind not in STEP_KINDS:
             yield f"there are no steps of kind {step.kind!a}"
-        elif step.name == "sizes" and not _finds_sizes(step):
-            yield "a step finds sizes that it does not name"
+        elif step.name == "sizes" and not _defines_sizes(step):
+            yield "a step defines sizes that it does not name"
         elif stray := _stray(step):
             yield f"a step of kind {step.kind!a} has no {stray[0]}"
 
 
-def _finds_sizes(step: Step) -> bool:
-    """Whether what a step `sizes` binds are elements that it finds, and each has a bound."""
-    finds, most = step.attrs.get("finds"), step.attrs.get("most")
-    if not isinstance(finds, list) or not isinstance(most, list) or (len(step.reads), len(step.writes)) != (1, 1):
+def _defines_sizes(step: Step) -> bool:
+    """Whether what a step `sizes` binds are elements that it defines, and each has a bound."""
+    defined, bounds = step.attrs.get("defines"), step.attrs.get("upper_bounds")
+    if not isinstance(defined, list) or not isinstance(bounds, list) or (len(step.reads), len(step.writes)) != (1, 1):
         return False
-    return all(row[0] == 0 and 0 <= row[1] < len(finds) and finds[row[1]] == row[2] for row in step.binds)
+    return all(row[0] == 0 and 0 <= row[1] < len(defined) and defined[row[1]] == row[2] for row in step.binds)
 
 
 def _stray(step: Step) -> list[str]:

@@ -186,7 +186,7 @@ def _take_sizes(op: Op, results: Sequence[Any], dims: Dims) -> None:
     Raises:
         RunError: OCC0503 one is not what it has to be.
     """
-    for d, n in zip(op.attrs["finds"], results[0], strict=True) if op.name == DECIDED else ():
+    for d, n in zip(op.attrs["defines"], results[0], strict=True) if op.name == DECIDED else ():
         if is_defined_by_step(d):
             dims.setdefault(str(d), int(n))
         if evaluate(d, dims) != n:

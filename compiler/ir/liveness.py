@@ -24,7 +24,7 @@ def is_live(op: Op, sizes: Container[str]) -> bool:
 
 def _compares(op: Op) -> bool:
     """Whether an op finds sizes that are known to have to be others, which the run compares."""
-    finds = op.attrs.get("finds", ())
+    finds = op.attrs.get("defines", ())
     if all(isinstance(d, Sym) and d.is_symbol for d in finds):
         return False
     vector = op.operands[0]
@@ -48,7 +48,7 @@ def parameter_sizes(func: Func) -> set[str]:
 def _defined_sizes(op: Op) -> set[str]:
     """Sizes that an op defines: those in result types that operands do not show, and data-dependent ones."""
     shown = {s for v in op.inputs for s in _data_symbols_of(v.type)}
-    found = {str(d) for d in op.attrs.get("finds", ()) if isinstance(d, Sym) and d.is_symbol}
+    found = {str(d) for d in op.attrs.get("defines", ()) if isinstance(d, Sym) and d.is_symbol}
     return found | {s for r in op.results for s in _data_symbols_of(r.type)} - shown
 
 

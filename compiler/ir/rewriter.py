@@ -149,7 +149,7 @@ def _renamed_extents(old: Value, new: Value) -> dict[str, Dim]:
 
 
 def _finds(value: Value) -> tuple[Dim, ...]:
-    return value.defining_op.attrs.get("finds", ()) if value.defining_op is not None else ()
+    return value.defining_op.attrs.get("defines", ()) if value.defining_op is not None else ()
 
 
 def _has_ranks(op: Op) -> bool:

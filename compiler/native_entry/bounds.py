@@ -67,7 +67,7 @@ def any_zero_empties_all(plan: Plan, step: Step) -> bool:
     found = {name for _, _, name in step.binds}
     others = [s for s in plan.steps if s is not step and (s.binds or s.kind not in ("kernel", "copy", "host"))]
     by = [e for s in others for b in (*s.reads, *s.writes) if b >= 0 for e in plan.buffers[b].shape]
-    by += [e for s in others for e in s.attrs.get("most", ())]
+    by += [e for s in others for e in s.attrs.get("upper_bounds", ())]
     shapes = [b.shape for b in plan.buffers if any(symbols(e) & found for e in b.shape)]
     return not any(symbols(e) & found for e in by) and all(found <= _factors(["*", *shape]) for shape in shapes)
 
@@ -90,14 +90,14 @@ def _compress(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:
 
 
 def _sizes(step: Step, _: Sequence[Buffer]) -> list[DimExpr]:
-    return [step.attrs["most"][k] for _, k, _ in step.binds]
+    return [step.attrs["upper_bounds"][k] for _, k, _ in step.binds]
 
 
 def _suppression(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:
     return [["*", *buffers[step.reads[1]].shape]]
 
 
-# Host steps that a native entry has, with the most that the size that each of them finds can be.
+# Host steps of a native entry, with the upper bound of the size that each of them defines.
 HOST: dict[str, Callable[[Step, Sequence[Buffer]], list[DimExpr]]] = {
     "NonZero": _non_zero,
     "Compress": _compress,

@@ -103,13 +103,13 @@ def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     What has no elements needs no memory: there sizes may be larger.
     """
     x, out, a = e.buffer(step.reads[0]), e.buffer(step.writes[0]), step.attrs
-    elements = [e.support.load(e.b, x, 8 * at, I64) for at in range(len(a["finds"]))]
+    elements = [e.support.load(e.b, x, 8 * at, I64) for at in range(len(a["defines"]))]
     found = {name: elements[at] for _, at, name in step.binds}
     sizes = e.sizes.at(e.b, found)  # another one may bound it
     none: Any = I1(0)
     for n in found.values() if any_zero_empties_all(e.r.plan, step) else ():
         none = e.b.or_(none, e.b.icmp_signed("==", n, I64(0)))
-    for at, (n, known, most) in enumerate(zip(elements, a["finds"], a["most"], strict=True)):
+    for at, (n, known, most) in enumerate(zip(elements, a["defines"], a["upper_bounds"], strict=True)):
         e.support.store(e.b, n, out, 8 * at)
         if isinstance(known, str) and known in found:
             e.require_that(e.b.icmp_signed(">=", n, I64(0)), k)

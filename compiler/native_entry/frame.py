@@ -31,7 +31,7 @@ class Frame:
         sizes: offsets of i32 values, with what they are.
         hosts: offsets of pointers to tensors, with the buffers that those are.
         blocks: offset of the argument block of each kernel step.
-        cuts: how many of `sizes` and `hosts` are known before each step that finds sizes, and in the end.
+        cuts: how many of `sizes` and `hosts` are known before each step that defines sizes, and in the end.
     """
 
     layout: Layout

@@ -65,7 +65,7 @@ class Routine:
         scratch: of some host steps, a slot.
         inner: of each step, the functions that it runs.
         cases: outputs whose shape is one of two; an If gives them.
-        bounds: sizes that the data decide, each with the most that it can be; a step of the routine finds it. A size that nothing
+        bounds: sizes that the data decide, each with its upper bound; a step of the routine defines it. A size that nothing
             bounds is its own bound.
         phases: how many steps have found sizes when each of `bounds` is known, itself included.
         host: the steps that the host runs, each with the reason.

@@ -255,7 +255,7 @@ class _Reader:
         for place, axis, name in step.binds:
             if axis or place < a.n_carried:
                 raise Unsuitable("gives results of extents that the data decide")
-            r.bounds[name] = upper(step.attrs["most"][0], r.bounds) if "most" in step.attrs else name
+            r.bounds[name] = upper(step.attrs["upper_bounds"][0], r.bounds) if "upper_bounds" in step.attrs else name
         given = [b for b in reads[2:] if b is not None]
         going = Buffer("bool", [], -1)
         self._iterations(r, k, step, given[: a.n_carried], [Buffer("i64", [], -1), going, *given], [going])

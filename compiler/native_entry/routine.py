@@ -315,7 +315,7 @@ class RoutineEmitter:
     # for steps
 
     def once_sized(self, emit: Callable[[], None]) -> None:
-        """Have something emitted where there is memory for results whose sizes the step at work finds."""
+        """Have something emitted where there is memory for results whose sizes the step at work defines."""
         self._once_sized.append(emit)
 
     def copy(self, target: Any, source: Any, size: Size) -> None:

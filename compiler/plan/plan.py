@@ -36,7 +36,7 @@ from occ.runtime.manifest import Buffer, Constraint, Function, Manifest, Plan, S
 from occ.runtime.members import LIBRARY
 from occ.runtime.version import occ_version
 
-_SIZES = ("when", "most", "finds")  # attributes that are tuples of dims
+_SIZES = ("when", "upper_bounds", "defines")  # attributes that are tuples of dims
 
 
 class _Planner:
@@ -162,7 +162,7 @@ class _Planner:
         kind = routine if routine in ("deferred", "if", "loop", "scan", "map") else "host"
         return Step(
             kind, routine, shown[:cut], shown[cut:], attrs=encode_attrs(attrs) | sizes, nodes=list(op.loc.nodes),
-            binds=self._binds(op.operands[cut:], op.attrs.get("finds", ())),
+            binds=self._binds(op.operands[cut:], op.attrs.get("defines", ())),
         )  # fmt: skip
 
     def _binds(self, results: Sequence[Value | None], finds: Sequence[Dim]) -> list[list[Any]]:

@@ -269,7 +269,7 @@ def test_a_fault_in_the_graph_is_named(change, said: str):
 def test_a_plan_with_too_little_room_is_named():
     made = built(detector())
     steps = [
-        replace(s, attrs={**s.attrs, "room": [[2, 3], [2, 6]]}) if s.kind == "device" else s
+        replace(s, attrs={**s.attrs, "max_shapes": [[2, 3], [2, 6]]}) if s.kind == "device" else s
         for s in made.manifest.plan.steps
     ]
     less = replace(made, manifest=replace(made.manifest, plan=replace(made.manifest.plan, steps=steps)))
@@ -287,7 +287,7 @@ def test_damaged_room_is_refused_when_the_manifest_is_read(room):
     )
     (step,) = [s for s in record["plan"]["steps"] if s["kind"] == "device"]
     Manifest.from_json(json.dumps(record))
-    step["attrs"]["room"] = room
+    step["attrs"]["max_shapes"] = room
     with pytest.raises(RunError, match="is no size"):
         Manifest.from_json(json.dumps(record))
 
@@ -308,4 +308,4 @@ def test_the_graph_has_open_extents_after_what_decides_them():
     assert shapes["NonZero"] == (2, -1)
     assert shapes["GatherNd"] == (-1,)
     (step,) = [s for s in made.manifest.plan.steps if s.kind == "device"]
-    assert sorted(step.attrs["room"]) == [[5], [24], [24, 2]]
+    assert sorted(step.attrs["max_shapes"]) == [[5], [24], [24, 2]]

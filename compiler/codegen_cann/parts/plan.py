@@ -106,7 +106,7 @@ class _PartPlanner:
         reads, writes = ([self._on_device(v) for v in vs] for vs in (part.inputs, part.outputs))
         nodes = [n for op in part.ops for n in op.loc.nodes]
         room = [[dim_expr(d) for d in self._room(v)] for v in part.outputs]
-        more = {"room": room} if any(room) else {}
+        more = {"max_shapes": room} if any(room) else {}
         self.steps.append(Step("device", part.name, reads, writes, attrs={"stream": stream, **more}, nodes=nodes))
         for value in part.outputs:
             self.stream_of[value] = stream

@@ -12,7 +12,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
-_NAMES = ("finds", "most")  # attributes that name what the operands are
+_NAMES = ("defines", "upper_bounds")  # attributes that name what the operands are
 _SMALL = 1024  # bytes of a constant that is worth comparing
 
 

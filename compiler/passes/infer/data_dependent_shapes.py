@@ -38,7 +38,7 @@ def decide(m: Module, known: Known) -> bool:
 
     Every value has a type.
 
-    `%y = Slice(%x, %b, %e)` --> `%p = slice_places(%x, %b, %e)  sizes(%p) {finds=[dim<_u0>, dim<_u1>]}  %y = part(%x, ...)`
+    `%y = Slice(%x, %b, %e)` --> `%p = slice_places(%x, %b, %e)  sizes(%p) {defines=[dim<_u0>, dim<_u1>]}  %y = part(%x, ...)`
     """
     return _replaced(m, known, lambda op: _RULES.get(op.name) if _waits(op, known) else None)
 
@@ -46,7 +46,7 @@ def decide(m: Module, known: Known) -> bool:
 def resolve_broadcasts(m: Module, known: Known) -> bool:
     """Give run-time sizes to ops with unknown broadcasts, when all other sizes are known.
 
-    `%y = Add(%a, %b)` --> `sizes(common_shape(%a, %b)) {finds=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
+    `%y = Add(%a, %b)` --> `sizes(common_shape(%a, %b)) {defines=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
     """
     return _replaced(m, known, lambda op: _expand if _may_spread(op, known) else _alike if _is_unlike(op) else None)
 
@@ -140,7 +140,7 @@ class _Decision:
 
     def sizes(self, vector: Value, finds: Sequence[Dim]) -> Value:
         """Bind symbols to the elements of a vector, which the returned value has as sizes."""
-        self.b.op(DECIDED, vector, finds=tuple(finds))
+        self.b.op(DECIDED, vector, defines=tuple(finds))
         return self.b.op("dims", values=tuple(finds), shape=(len(finds),))
 
 
@@ -254,7 +254,7 @@ def set_size_bounds(m: Module, known: Known) -> None:
                 most[str(d)] = minimum(most[str(d)], bound) if str(d) in most else bound
     for op in m.walk():
         if op.name == DECIDED:
-            op.attrs["most"] = tuple(most.get(str(d), LARGEST) for d in op.attrs["finds"])
+            op.attrs["upper_bounds"] = tuple(most.get(str(d), LARGEST) for d in op.attrs["defines"])
 
 
 def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
@@ -291,4 +291,4 @@ def _of_spread(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
             return []
         shapes[1] = tuple(asked)
     most = [reduce(maximum, sorted(found, key=str), 1) for found in on_axes(shapes)]
-    return list(zip(op.attrs["finds"], most, strict=True))
+    return list(zip(op.attrs["defines"], most, strict=True))

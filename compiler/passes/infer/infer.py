@@ -180,7 +180,7 @@ class _Inference:
     def _found(self, op: Op) -> list[Assumed]:
         """Sizes that a step would find, and that are known by now."""
         known = self.elements(op.operands[0]) if op.name == DECIDED and op.operands[0] is not None else None
-        pairs = zip(op.attrs["finds"], known, strict=True) if known else ()
+        pairs = zip(op.attrs["defines"], known, strict=True) if known else ()
         return [Assumed(a, b) for a, b in pairs if isinstance(b, (int, Sym)) and a != b]
 
     def _result_types(self, op: Op) -> Sequence[Type | None]:

@@ -73,10 +73,10 @@ def set_shape_conditions(known: Known, m: Module) -> None:
     """
     for op in m.walk():
         if op.name == "Loop":
-            op.attrs.pop("most", None)
+            op.attrs.pop("upper_bounds", None)
             most = max_trip_count(known, op)
             if most is not None and any(_has_rank(r) and any(map(depends_on_data, r.tensor.dims)) for r in op.results):
-                op.attrs["most"] = (most,)
+                op.attrs["upper_bounds"] = (most,)
         if op.name == "If":
             op.attrs.pop("when", None)
             sides = _equal_sides(known, op.operands[0])

@@ -1,6 +1,6 @@
 """Internal ops of data-dependent shapes: computing sizes, and ops whose results have them.
 
-`%p = slice_places(%x, %starts, %ends)  sizes(%p) {finds=[dim<_u0>, dim<_u1>]}  %y = part(%x, dims(_u0, _u1))` is a Slice whose
+`%p = slice_places(%x, %starts, %ends)  sizes(%p) {defines=[dim<_u0>, dim<_u1>]}  %y = part(%x, dims(_u0, _u1))` is a Slice whose
 ends are computed: the step `sizes` reads its operand, and from there on the extents are sizes like all others.
 """
 
@@ -24,7 +24,7 @@ LARGEST = 2**31 - 1  # of a size: kernels take 32 bits
 DECIDED = "sizes"
 
 
-@op(DECIDED, host=DECIDED, own_attributes="finds=values most=sizes?")
+@op(DECIDED, host=DECIDED, own_attributes="defines=values upper_bounds=sizes?")
 class Sizes:
     """Sizes that are the elements of a vector; `finds` has what is not known before as symbols, which this binds.
 
@@ -34,7 +34,7 @@ class Sizes:
     operands = ("x",)
 
     def infer(x, *, a):
-        return TensorType(I64, (len(a.finds),))
+        return TensorType(I64, (len(a.defines),))
 
 
 @op("slice_places", own_attributes="axes=ints strides=ints")
