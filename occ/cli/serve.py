@@ -26,6 +26,11 @@ if TYPE_CHECKING:
 @click.option("--port", type=Whole(1, 65533), default=8000, show_default=True, help="Port to listen at.")
 @click.option("--parallel", type=Whole(1), default=4, show_default=True, help="Texts that are written at once.")
 @click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens of a prompt and its continuation.")
+@click.option(
+    "--adapter",
+    type=click.Path(exists=True, file_okay=False, path_type=Path),
+    help="The folder of a LoRA adapter of peft, to add to the weights of a .gguf file or of a folder of safetensors.",
+)
 @click.option("--workers", type=Whole(0), default=0, help="Processes that run models; by default the server's own.")
 @click.option("--batch", type=Whole(1), default=32, show_default=True, help="Most rows of a batch; 1 for none.")
 @click.option("--max-request", type=Whole(1), default=256, show_default=True, help="MiB of a request.")
@@ -53,8 +58,8 @@ if TYPE_CHECKING:
 @click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim.")
 @options.target_options
 def command(
-    models: tuple[str, ...], host: str, port: int, parallel: int, capacity: int, workers: int, batch: int, max_request: int,
-    max_waiting: int, api_key: str, cors: tuple[str, ...], target: str, threads: int | None, dims: tuple[str, ...],
+    models: tuple[str, ...], host: str, port: int, parallel: int, capacity: int, adapter: Path | None, workers: int, batch: int,
+    max_request: int, max_waiting: int, api_key: str, cors: tuple[str, ...], target: str, threads: int | None, dims: tuple[str, ...],
     given: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Serve models over HTTP.
@@ -68,8 +73,11 @@ def command(
         if len(models) != 1:
             raise click.UsageError("a language model is served alone")
         settings = {"parallel": parallel, "waiting": max_waiting, "api_key": api_key, "origins": cors}
-        _serve_language_model(models[0], host, port, settings, capacity, threads)
+        how = {"threads": threads, "capacity": capacity, "several": parallel > 1, "adapter": adapter}
+        _serve_language_model(models[0], host, port, settings, how)
         return
+    if adapter is not None:
+        raise click.UsageError("--adapter is for language models")
     found = _named(models)
     extra = {"target": target, "dims": dims_of(dims), "options": pairs(given, "-C", keys=True)}
     if find_spec("mlserver") is None:
@@ -124,9 +132,17 @@ def _prepare(path: Path, extra: Mapping[str, Any]) -> None:
 
 
 def _serve_language_model(
-    model: str, host: str, port: int, settings: Mapping[str, Any], capacity: int, threads: int | None
+    model: str, host: str, port: int, settings: Mapping[str, Any], how: Mapping[str, Any]
 ) -> None:
-    """Listen at once, and say that the model is served when it is."""
+    """Listen at once, and say that the model is served when it is.
+
+    Args:
+        model: a folder or a file.
+        host: the address to listen at.
+        port: of that address.
+        settings: of the server.
+        how: a `LanguageModel` is opened; other models take its `threads` alone.
+    """
     from occ.generation.embedding import EmbeddingModel, Reranker
     from occ.generation.embedding_folder import encoder_kind
     from occ.generation.folder import Folder
@@ -144,6 +160,8 @@ def _serve_language_model(
     kind = encoder_kind(path)
     if not kind and Folder.of(path).tokenizer is None:
         raise RunError("OCC0501", f"`{model}` has no tokenizer.json", "add the tokenizer of the model")
+    if kind and how["adapter"] is not None:
+        raise RunError("OCC0501", f"no adapter is added to `{model}`, which is in ONNX", "merge it before the export")
     name, failures = path.resolve().name, list[Exception]()
 
     def ready(failure: Exception | None) -> None:
@@ -156,9 +174,9 @@ def _serve_language_model(
     app = create_app(
         ServerSettings(name=name, **settings),
         {
-            "embedding": lambda: EmbeddingModel(path, threads),
-            "reranking": lambda: Reranker(path, threads),
-            "": lambda: LanguageModel(path, threads, capacity, several=settings["parallel"] > 1),
+            "embedding": lambda: EmbeddingModel(path, how["threads"]),
+            "reranking": lambda: Reranker(path, how["threads"]),
+            "": lambda: LanguageModel(path, **how),
         }[kind],
         ready,
     )
