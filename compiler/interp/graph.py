@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.compiler.interp.evaluate import run as run_te
 from occ.compiler.interp.value_types import type_problem
-from occ.compiler.ir.build_te import build_te
+from occ.compiler.ir.build_te import build_te, is_literal
 from occ.compiler.ir.builder import GraphBuilder, expand_composite
 from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.dim import Sym, evaluate, symbols
@@ -233,7 +233,7 @@ def _physical(type_: TensorType, dims: Mapping[str, int]) -> list[int]:
 def _te_of(op: Op) -> tuple[TeFunc, list[Value]]:
     inputs = list(dict.fromkeys(op.inputs))
     f = build_te(op.name, [op], inputs, op.results)
-    loaded = [v for v in inputs if not (isinstance(v, Weight) and v.data.size == 1 and v.tensor.dtype.kind in "fiub")]
+    loaded = [v for v in inputs if not is_literal(v, [op])]
     by_name = {f"p{k}": v for k, v in enumerate(loaded)}
     return f, [by_name[p.name] for p in f.params]
 

@@ -6,8 +6,11 @@ from collections.abc import Callable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dim import Dim, symbols
+from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.te.expr import Expr, Size, literal
 from occ.compiler.ir.te.function import AnyStage, Builder, Check, Param, Scatter, TeFunc, Tensor, loads, reduce_axes
@@ -21,6 +24,10 @@ Known = Callable[[Value], Elements | None]
 LARGEST_KNOWN = 1024  # elements of an integer tensor that may decide a shape
 
 
+_ARITHMETIC = {"Add", "Sub", "Mul"}  # as fast with a scalar that is loaded once; division is not
+_LEARNED = 5  # significant digits, and more: a number that training found, where people and formulas write shorter ones
+
+
 class ConstTensor(Tensor):
     """A one-element constant: a load of it is the literal, so that it costs no parameter."""
 
@@ -32,6 +39,24 @@ class ConstTensor(Tensor):
 
     def __getitem__(self, index: Any) -> Expr:
         return self.const
+
+
+def is_literal(value: Value | None, ops: Sequence[Op]) -> bool:
+    """Whether a value is a constant of one element that becomes a literal of the te function of `ops`.
+
+    A number that training found, such as a scale of 0.63296586, is a parameter instead where `ops` add or multiply it:
+    layers that differ in it alone share a kernel.
+    """
+    if not isinstance(value, Weight) or value.data.size != 1 or value.tensor.dtype.kind not in "fiub":
+        return False
+    if value.tensor.dtype != F32 or not _is_learned(value.data.reshape(-1)[0]):
+        return True
+    return any(op.name not in _ARITHMETIC for op in ops if value in op.operands)
+
+
+def _is_learned(x: np.floating) -> bool:
+    digits, _, _ = np.format_float_scientific(abs(x), unique=True, trim="-").partition("e")
+    return bool(np.isfinite(x)) and len(digits.replace(".", "")) > _LEARNED
 
 
 def static_elements(value: Value) -> Elements | None:
@@ -76,7 +101,7 @@ def build_te(
     Args:
         name: of the function.
         ops: in topological order, all with a te body.
-        inputs: values that become parameters, in order; one-element constants are inlined and need not be named.
+        inputs: values that become parameters, in order; literals (`is_literal`) need not be named.
         outputs: values that become results.
         known: elements of static operands.
     """
@@ -84,7 +109,8 @@ def build_te(
     env: dict[Value, Tensor] = {}
     params: list[Param] = []
     for value in inputs:
-        if isinstance(value, Weight) and value.data.size == 1 and value.tensor.dtype.kind in "fiub":
+        if is_literal(value, ops):
+            assert isinstance(value, Weight)
             env[value] = ConstTensor(value)
         else:
             params.append(Param(t.fresh(f"p{len(params)}"), value.tensor))

@@ -30,6 +30,18 @@ NETS = {
         _weights((40, 70), (70, 33)),
         None,
     ),
+    "scales that training found": (
+        """g (float[16,32] x) => (float[16,32] y) {
+            a = Mul(x, s0) b = Sigmoid(a) c = Mul(b, s1) d = Sigmoid(c) y = Neg(d)
+        }""",
+        {"s0": np.float32(0.63296586), "s1": np.float32(-1.2345678)},
+        None,
+    ),
+    "a product of scales": (
+        "g (float s, float[4,32] x) => (float[4,32] y) { t = Mul(s, s0) y = Mul(x, t) }",
+        {"s0": np.float32(0.63296586)},
+        None,
+    ),
     "strided windows": (
         """g (float[1,8,32,32] x) => (float[1,32,8,8] y) {
             h = Conv <pads=[1,1,1,1], strides=[2,2]> (x, w0) y = Conv <pads=[1,1,1,1], strides=[2,2]> (h, w1)
@@ -101,6 +113,24 @@ def test_sums_in_one_order_have_the_same_bits(name):
     )
     for made, wanted in zip(any_size.values(), fixed.values(), strict=True):
         np.testing.assert_array_equal(made, wanted)
+
+
+def test_layers_that_differ_in_a_learned_scale_share_a_kernel():
+    text = """g (float[24,32] x) => (float[24,32] y) {
+        h = MatMul(x, w0) a = Mul(h, s0) r = Relu(a) i = MatMul(r, w1) b = Mul(i, s1) y = Relu(b)
+    }"""
+    weights = _weights((32, 32), (32, 32))
+
+    def kernels(*scales):
+        given = {f"s{k}": np.float32(s) for k, s in enumerate(scales)}
+        session = occ.compile(model_of(text, weights | given), target="cpu", threads=1)
+        inputs = {"x": _RNG.standard_normal((24, 32)).astype(np.float32)}
+        wanted = reference(model_of(text, weights | given), inputs)
+        np.testing.assert_allclose(session.run(inputs)["y"], wanted[0], rtol=1e-4, atol=1e-5)
+        return len({s.name for s in session.artifact.manifest.plan.steps if s.kind == "kernel"})
+
+    assert kernels(0.63296586, 1.2345678) == 1
+    assert kernels(0.5, 6.0) == 2  # short numbers are part of formulas, and literals
 
 
 @pytest.mark.parametrize("processor", ["x86-64-v2", "x86-64-v3", "x86-64-v4", "cortex-a76", "wasm32"])

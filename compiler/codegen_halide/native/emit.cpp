@@ -2,16 +2,16 @@
 // generators. Every kernel is compiled in a process forked from this one, JOBS at a time, so that libHalide is loaded once and
 // so that what a kernel becomes does not depend on which kernels came before it. One that takes more SECONDS of the processor (0:
 // any number) is given up. A kernel that fails has a line on stderr and no object file; the others are compiled all the same. What
-// each took is in OUT_DIR/seconds.txt, `inf` for those that were given up.
+// each took of the processor is in OUT_DIR/seconds.txt, `inf` for those that were given up.
 
 #include "te.h"
-#include <chrono>
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <dlfcn.h>
 #include <map>
 #include <string>
+#include <sys/resource.h>
 #include <sys/time.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -30,19 +30,20 @@ int main(int argc, char **argv) {
     }
     leave_scalars();
     const int jobs = atoi(argv[3]) > 0 ? atoi(argv[3]) : 1;
-    using Clock = std::chrono::steady_clock;
-    std::map<pid_t, std::pair<std::string, Clock::time_point>> running;
+    std::map<pid_t, std::string> running;
     FILE *seconds = fopen((std::string(argv[1]) + "/seconds.txt").c_str(), "w");
     int failed = 0;
     auto wait_one = [&] {
         int status;
-        pid_t pid = wait(&status);
+        rusage used;
+        pid_t pid = wait4(-1, &status, 0, &used);
         if (pid <= 0) return;
-        const auto [name, start] = running[pid];
+        const std::string name = running[pid];
         running.erase(pid);
         if (WIFEXITED(status) && WEXITSTATUS(status) == 0) {
-            const std::chrono::duration<double> took = Clock::now() - start;
-            if (seconds) fprintf(seconds, "%s %.6f\n", name.c_str(), took.count());
+            const timeval &user = used.ru_utime, &system = used.ru_stime;
+            const double took = double(user.tv_sec + system.tv_sec) + double(user.tv_usec + system.tv_usec) * 1e-6;
+            if (seconds) fprintf(seconds, "%s %.6f\n", name.c_str(), took);
             return;
         }
         failed = 1;
@@ -69,7 +70,7 @@ int main(int argc, char **argv) {
             _exit(0);
         }
         if (pid < 0) return 1;
-        running[pid] = {argv[i], Clock::now()};
+        running[pid] = argv[i];
     }
     while (!running.empty()) wait_one();
     if (seconds) fclose(seconds);

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from occ.compiler.ir.access import access
-from occ.compiler.ir.build_te import build_te
+from occ.compiler.ir.build_te import build_te, is_literal
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
@@ -15,7 +15,7 @@ from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, position
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.fuse.outline import outline, results_of
 from occ.compiler.passes.fuse.structural_key import structural_key
@@ -117,7 +117,7 @@ class FusionFacts:
         if any(isinstance(n, Reduce) for n in nodes):
             return cls(REDUCTION)
         cost = sum(isinstance(n, Call) for n in nodes)
-        pointwise: set[Value] = _pointwise(f, inputs) if len(stages) == 1 else set()
+        pointwise: set[Value] = _pointwise(f, op, inputs) if len(stages) == 1 else set()
         positions = tuple(k for k, v in enumerate(inputs) if v in pointwise)
         return cls(MAP, pointwise, cost, positions, any(_is_join(n) for n in nodes))
 
@@ -129,13 +129,13 @@ def _is_join(n: Expr) -> bool:
     return bool(a and b and a != b)
 
 
-def _pointwise(f: TeFunc, inputs: list[Value]) -> set[Value]:
+def _pointwise(f: TeFunc, op: Op, inputs: list[Value]) -> set[Value]:
     (stage,) = f.stages
     assert isinstance(stage, TeStage)
     here = position(stage.axes)
     elsewhere = {n.source for n in walk(stage.expr) if isinstance(n, Load) and n.index != here}
     shapes = {p.name: p.type.dims for p in f.params}
-    loaded = [v for v in inputs if not (isinstance(v, Weight) and v.data.size == 1)]
+    loaded = [v for v in inputs if not is_literal(v, [op])]
     names = {f"p{k}": v for k, v in enumerate(loaded)}
     return {names[n] for n in shapes if n not in elsewhere and shapes[n] == stage.shape}
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
-from occ.compiler.ir.build_te import static_elements
+from occ.compiler.ir.build_te import is_literal, static_elements
 from occ.compiler.ir.op import Op, frozen
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.value import Value
 
 
 def structural_key(ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> Hashable:
@@ -23,7 +23,7 @@ def structural_key(ops: Sequence[Op], args: Sequence[Value], results: Sequence[V
     number: dict[Value, int] = {}
     for value in args:
         number.setdefault(value, len(number))
-    given = tuple((str(v.type), _inlined(v)) for v in number)
+    given = tuple((str(v.type), _literal(v, ops)) for v in number)
     rows: list[Hashable] = []
     for op in ops:
         read = tuple(None if v is None else (number[v], _static(op, k, v)) for k, v in enumerate(op.operands))
@@ -34,9 +34,9 @@ def structural_key(ops: Sequence[Op], args: Sequence[Value], results: Sequence[V
     return (given, tuple(rows), tuple(number[v] for v in results))
 
 
-def _inlined(value: Value) -> Hashable:
+def _literal(value: Value, ops: Sequence[Op]) -> Hashable:
     """The element of a constant that becomes a literal."""
-    return frozen(static_elements(value)) if isinstance(value, Weight) and value.data.size == 1 else None
+    return frozen(static_elements(value)) if is_literal(value, ops) else None
 
 
 def _static(op: Op, k: int, value: Value) -> Hashable:

@@ -12,7 +12,7 @@ from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
 from occ.compiler.interp.quotient import without_quotients
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
-from occ.compiler.ir.build_te import LARGEST_KNOWN, Elements, build_te, static_elements
+from occ.compiler.ir.build_te import LARGEST_KNOWN, Elements, build_te, is_literal, static_elements
 from occ.compiler.ir.builder import OPERATOR_FAILURES
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
@@ -25,7 +25,7 @@ from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import Assumed, collecting, is_placeholder
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.infer.broadcasts import note_broadcasts
 from occ.compiler.passes.infer.checks import (
@@ -269,7 +269,7 @@ class _Inference:
             f = build_te("shape", [op], tensors, results, self.elements)
         except Unresolved:
             return
-        order = {f"p{k}": v for k, v in enumerate(v for v in tensors if not _inlined(v))}
+        order = {f"p{k}": v for k, v in enumerate(v for v in tensors if not is_literal(v, [op]))}
         found = elements(f, [self._evaluated(order[p.name]) for p in f.params])
         self.known |= {
             v: e for v, e in zip(results, found, strict=True) if e is not None and any(x is not None for x in e)
@@ -380,10 +380,6 @@ def _untyped(op: Op) -> Sequence[Type] | None:
 def _is_data(value: Value) -> bool:
     """Whether a tensor has more elements than there are scales and ends of regions in Resize."""
     return not isinstance(value.tensor.size, int) or value.tensor.size > _SCALES
-
-
-def _inlined(value: Value) -> bool:
-    return isinstance(value, Weight) and value.data.size == 1
 
 
 def _is_small(type_: Type | None) -> bool:

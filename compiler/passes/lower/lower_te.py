@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from occ.compiler.diagnostics import shorten
-from occ.compiler.ir.build_te import build_te, dims_of
+from occ.compiler.ir.build_te import build_te, dims_of, is_literal
 from occ.compiler.ir.dim import Dim, substitute, symbol
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, captured_values
@@ -127,13 +127,15 @@ class _Lowering:
         if op.name == "fuse":
             (region,) = op.regions
             args = [*region.args, *(v for v in captured_values(region) if isinstance(v, Weight))]
-            made = self._lowered(op.attrs["kind"], region.body, args, region.yields, op.attrs.get("schedule", ""))
+            ops = region.body
+            made = self._lowered(op.attrs["kind"], ops, args, region.yields, op.attrs.get("schedule", ""))
             given = dict(zip(region.args, op.operands, strict=True))
             actual = [given.get(a, a) for a in args]
         else:
             args = actual = list(dict.fromkeys(op.inputs))
-            made = self._lowered(op.name.rpartition(".")[2].lower(), [op], args, op.results)
-        loaded = [v for v, a in zip(actual, args, strict=True) if not _inlined(a)]
+            ops = [op]
+            made = self._lowered(op.name.rpartition(".")[2].lower(), ops, args, op.results)
+        loaded = [v for v, a in zip(actual, args, strict=True) if not is_literal(a, ops)]
         self._call(op, made, {f"p{k}": v for k, v in enumerate(loaded) if v is not None})
 
     def _halide(self, op: Op) -> None:
@@ -209,7 +211,3 @@ def kernel_name(stem: str, f: TeFunc) -> tuple[str, str]:
     """The name of a te function, which says what it is, and the text that it is the digest of."""
     text = te_text(f.with_name("f").without_notes())
     return f"{stem}_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}", text
-
-
-def _inlined(value: Value | None) -> bool:
-    return isinstance(value, Weight) and value.data.size == 1 and value.tensor.dtype.kind in "fiub"
