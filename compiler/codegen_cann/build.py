@@ -210,15 +210,34 @@ def build(m: Module, options: AscendOptions, compile_cpu_part: Compile, source: 
         made = compile_cpu_part(partial(cpu_module, m, part))
         files |= {f"cpu_subgraphs/{part.name}/{name}": data for name, data in made.members().items()}
     weights = constant_results(m)
+    summary = {**summary_of(parts, graphs, options), **places(units, options)}
+    manifest = replace(
+        _manifest(m, options, parts),
+        weights=weight_infos([w.name for w in weights], [w.data.nbytes for w in weights]),
+        parts=records,
+        cpu_subgraphs=[p.name for p in cpu_subgraphs],
+        summary={**summary, "device_weights": sum(r.weights for r in records)},
+    )
+    return Artifact(manifest, [w.data for w in weights], b"", files)
+
+
+def _manifest(m: Module, options: AscendOptions, parts: Sequence[Part]) -> Manifest:
+    """The manifest without what is known when the parts are written."""
     inputs, outputs, dims, constraints = signature(m)
-    made = Manifest(
-        m.name, options.target, f"occ {occ_version()}", dims, inputs, outputs, constraints,
-        weight_infos([w.name for w in weights], [w.data.nbytes for w in weights]), plan_parts(m, parts), engine="ascend",
-        machine=options.soc_version, parts=records, cpu_subgraphs=[p.name for p in cpu_subgraphs],
+    return Manifest(
+        m.name,
+        options.target,
+        f"occ {occ_version()}",
+        dims,
+        inputs,
+        outputs,
+        constraints,
+        [],
+        plan_parts(m, parts),
+        engine="ascend",
+        machine=options.soc_version,
         options={k: getattr(options, k) for k in ("device_id", "npu_mem_limit", "arena_extend_strategy")},
-        summary={**summary_of(parts, graphs, options), **places(units, options), "device_weights": sum(r.weights for r in records)},
-    )  # fmt: skip
-    return Artifact(made, [w.data for w in weights], b"", files)
+    )
 
 
 def parts_and_graphs(m: Module, options: AscendOptions, source: str, at: At) -> tuple[list[Part], list[DeviceGraph]]:

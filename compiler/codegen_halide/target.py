@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from occ.compiler.codegen_halide import build as halide
+from occ.compiler.codegen_halide.compile_kernels import to_compile
 from occ.compiler.codegen_halide.emit import generator
-from occ.compiler.codegen_halide.kernels import to_compile
 from occ.compiler.codegen_halide.options import CpuOptions
 from occ.compiler.codegen_halide.pipeline import cpu
 from occ.compiler.codegen_halide.programs import prepare

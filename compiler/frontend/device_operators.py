@@ -54,17 +54,7 @@ def attributes_of(
     Raises:
         CompileError: OCC0107 an attribute is no number, text, or list of them; OCC0108 nothing states the type of a result.
     """
-    for name, value in attrs.items():
-        listed = value if isinstance(value, tuple) else (value,)
-        if not all(isinstance(v, (int, float, str)) for v in listed):
-            raise error(
-                "OCC0107",
-                f"attribute `{shorten(name)}` of `{shorten(proto.op_type)}` is no number and no text",
-                where=where,
-            )
-    text = json.dumps(attrs)
-    if len(text) > _LONGEST:
-        raise error("OCC0107", f"the attributes of `{shorten(proto.op_type)}` take {len(text)} characters", where=where)
+    text = _json(proto.op_type, attrs, where)
     stated = {i.name: i for i in infos if i.name in set(proto.output)}
     like_first = bool(operands) and proto.op_type.removeprefix("NPU") in _LIKE_FIRST
     types = [
@@ -78,6 +68,19 @@ def attributes_of(
         "ranks": tuple(t.rank if t else 0 for t in types),
         "dims": tuple(d for t in types if t for d in t.dims),
     }
+
+
+def _json(operator: str, attrs: Mapping[str, Any], where: str) -> str:
+    """Attributes as JSON; all are numbers, texts, or lists of them."""
+    for name, value in attrs.items():
+        listed = value if isinstance(value, tuple) else (value,)
+        if not all(isinstance(v, (int, float, str)) for v in listed):
+            what = f"attribute `{shorten(name)}` of `{shorten(operator)}` is no number and no text"
+            raise error("OCC0107", what, where=where)
+    text = json.dumps(attrs)
+    if len(text) > _LONGEST:
+        raise error("OCC0107", f"the attributes of `{shorten(operator)}` take {len(text)} characters", where=where)
+    return text
 
 
 def _named(proto: NodeProto) -> list[str]:

@@ -170,11 +170,15 @@ class GraphImporter:
         if proto.op_type == "Constant" and proto.domain in ("", "ai.onnx"):
             self._define(proto.output[0], lambda: constant_array(proto, self.folder), scopes[-1])
             return
-        domain = "" if proto.domain == "ai.onnx" else proto.domain
-        name = f"{domain}.{proto.op_type}" if domain else proto.op_type
-        if name == "ai.onnx.preview.FlexAttention":
+        if (proto.domain, proto.op_type) == ("ai.onnx.preview", "FlexAttention"):
             self._flex_attention(proto, region, scopes, loc, where)
             return
+        self._operator(proto, region, scopes, loc, where)
+
+    def _operator(self, proto: NodeProto, region: Region, scopes: list[Scope], loc: Location, where: str) -> None:
+        """Import a node as an op of the newest operator set that is known."""
+        domain = "" if proto.domain == "ai.onnx" else proto.domain
+        name = f"{domain}.{proto.op_type}" if domain else proto.op_type
         schema = self._schema(proto.op_type, domain, where)
         operands = [self._operand(n, scopes, where) for n in proto.input]
         while operands and operands[-1] is None and not _has_place(schema, len(operands)):
@@ -203,14 +207,18 @@ class GraphImporter:
         operator = self.m.registry.get(made.name, made.name)  # unknown ones are reported together
         op = Op(operator, made.operands, made.attrs, (None,) * len(outputs), result_names=outputs, loc=loc)
         if name == "Scan" and schema is not None and schema.since_version == 8 and "body" in regions:
-            if op.operands and op.operands[0] is not None:
-                self.sink.error("OCC0301", "`Scan` of opset 8 with `sequence_lens` is not supported", where=where)
-            Rewriter(self.m).replace_operands(op, op.operands[1:])
-            outline_batches(self.m, op, regions["body"])
+            self._scan_of_batches(op, regions["body"], where)
         elif regions:
             outline(self.m, op, regions)
         region.insert(op)
         scopes[-1].update({n: v for n, v in zip(outputs, op.results, strict=True) if n})
+
+    def _scan_of_batches(self, op: Op, body: Region, where: str) -> None:
+        """Scan of opset 8, which runs over the sequences of a batch."""
+        if op.operands and op.operands[0] is not None:
+            self.sink.error("OCC0301", "`Scan` of opset 8 with `sequence_lens` is not supported", where=where)
+        Rewriter(self.m).replace_operands(op, op.operands[1:])
+        outline_batches(self.m, op, body)
 
     def _call(
         self, proto: NodeProto, f: FunctionProto, frame: Frame | None, region: Region, scopes: list[Scope], where: str

@@ -128,18 +128,9 @@ def import_model(
     Raises:
         CompileError: with every problem found.
     """
-    mapped, folder = MappedModel(b""), None
-    match source:
-        case Path():
-            proto, mapped = read_file(source, adapter)
-            folder, name = ModelFolder.of(source), name or source.stem
-            folder.read |= mapped.files
-        case bytes():
-            proto = _decode(source, "<bytes>")
-        case _:
-            proto = source
-            if not proto.HasField("graph"):
-                raise not_a_model("<ModelProto>", "it has no graph")
+    proto, mapped, folder = _read(source, adapter)
+    if isinstance(source, Path):
+        name = name or source.stem
     _check_names(proto)
     sink = Sink()
     _check_versions(proto, sink)
@@ -158,6 +149,24 @@ def import_model(
     ).run()
     made.files = tuple(sorted(folder.read)) if folder is not None else ()
     return made
+
+
+def _read(
+    source: Path | bytes | ModelProto, adapter: Path | None
+) -> tuple[ModelProto, MappedModel, ModelFolder | None]:
+    """The message of a model, its mapped file, and the folder that its external data are in."""
+    match source:
+        case Path():
+            proto, mapped = read_file(source, adapter)
+            folder = ModelFolder.of(source)
+            folder.read |= mapped.files
+            return proto, mapped, folder
+        case bytes():
+            return _decode(source, "<bytes>"), MappedModel(b""), None
+        case _:
+            if not source.HasField("graph"):
+                raise not_a_model("<ModelProto>", "it has no graph")
+            return source, MappedModel(b""), None
 
 
 def _check_names(proto: ModelProto) -> None:

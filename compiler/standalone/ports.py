@@ -124,9 +124,7 @@ def header(ports: Ports, *, link: str, weights: str, producer: str) -> str:
     outputs = [f"    {c_type(p.info)} *{p.field}; /* {_said(p, ports)} */" for p in ports.outputs]
     fields = [*sizes, *inputs, *outputs] or ["    char unused;"]
     where = f"`weights` is the path of {weights}, which is mapped" if weights else "`weights` is not looked at"
-    how = f"A program is linked with\n\n       {link}\n\n   and needs nothing but libc."
-    if not link:
-        how = f"{n}.wasm is a module of WebAssembly, whose functions a\n   host calls, as occ.js does."
+    how = _linking(n, link)
     return f"""/* {n}: a model compiled by {_plain(producer)}. {how} All functions of occ.h take the model that {n}_open opens. */
 #ifndef OCC_MODEL_{n}
 #define OCC_MODEL_{n}
@@ -155,6 +153,13 @@ OCC_API int {n}_run(occ_model *model, const {n}_ports *p);
 #endif
 #endif
 """
+
+
+def _linking(name: str, link: str) -> str:
+    """How programs come to the functions of the header."""
+    if not link:
+        return f"{name}.wasm is a module of WebAssembly, whose functions a\n   host calls, as occ.js does."
+    return f"A program is linked with\n\n       {link}\n\n   and needs nothing but libc."
 
 
 def _said(p: Port, ports: Ports) -> str:
@@ -201,11 +206,6 @@ def glue(ports: Ports, *, digest: str, size: int, embedded: str) -> str:
         embedded: a statement that defines `occ_weights`; empty if the weights stay in a file.
     """
     n = ports.name
-    counts = [
-        f"int64_t {n}_{p.field}_count(const {n}_ports *p) {{ return {ports.size(e)}; }}"
-        for p in ports.outputs
-        if not isinstance(e := _elements(p.info), int)
-    ]
     inputs = ", ".join(_tensor(p, ports, "p->{}", "0") for p in ports.inputs)
     outputs = ", ".join(_tensor(p, ports, "p->{}", "SIZE_MAX") for p in ports.outputs)
     return f"""#include "{n}.h"
@@ -229,9 +229,19 @@ int {n}_run(occ_model *model, const {n}_ports *p) {{
     return occ_run(model, inputs, {len(ports.inputs)}, outputs, {len(ports.outputs)});
 }}
 
-{chr(10).join(counts)}
+{chr(10).join(_counts(ports))}
 }}
 """
+
+
+def _counts(ports: Ports) -> list[str]:
+    """The functions that count the elements of outputs whose sizes differ between runs."""
+    n = ports.name
+    return [
+        f"int64_t {n}_{p.field}_count(const {n}_ports *p) {{ return {ports.size(e)}; }}"
+        for p in ports.outputs
+        if not isinstance(e := _elements(p.info), int)
+    ]
 
 
 def _tensor(p: Port, ports: Ports, value: str, size: str) -> str:

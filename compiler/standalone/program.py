@@ -82,21 +82,31 @@ def write_program(
             (work / other).write_text(text)
         one = _one_object(name, {n: d for n, d in objects.items() if n != _RUNTIME}, work, cxx, arch)
         folder.mkdir(parents=True, exist_ok=True)
-        if kind == "shared" and system is WASI:
-            _link(one, runtime, main, [*cxx.command, *module_flags(name, ports.counts, texts["occ.h"])], system)
-            texts["occ.js"] = files("occ.compiler.standalone").joinpath("occ.js").read_text("utf-8")
-        elif kind == "shared":
-            _link(one, runtime, main, [*cxx.command, *SHARED, "-Wl,-z,defs", f"-Wl,-soname,{main.name}"], system)
+        if kind == "shared":
+            flags = module_flags(name, ports.counts, texts["occ.h"]) if system is WASI else _shared_flags(main)
+            _link(one, runtime, main, [*cxx.command, *flags], system)
         else:
-            data = one.read_bytes()
-            main.write_bytes(data if kind == "object" else archive({f"{name}.o": data, **_objects(runtime)}))
-        if kind == "object":
-            shutil.copyfile(runtime / "lib/libocc.a", folder / "libocc.a")
+            _write_unlinked(one, runtime, main, name, kind)
+        if kind == "shared" and system is WASI:
+            texts["occ.js"] = files("occ.compiler.standalone").joinpath("occ.js").read_text("utf-8")
         if weights:
             shutil.move(work / "weights", folder / weights)
     for other in (n for n in texts if not n.endswith(".cpp")):
         (folder / other).write_text(texts[other])
     return Program([main, folder / f"{name}.h"], link)
+
+
+def _shared_flags(library: Path) -> list[str]:
+    """Flags of the linker for a shared library that has all of its symbols."""
+    return [*SHARED, "-Wl,-z,defs", f"-Wl,-soname,{library.name}"]
+
+
+def _write_unlinked(one: Path, runtime: Path, place: Path, name: str, kind: str) -> None:
+    """Write a static library, or an object file with libocc.a next to it."""
+    data = one.read_bytes()
+    place.write_bytes(data if kind == "object" else archive({f"{name}.o": data, **_objects(runtime)}))
+    if kind == "object":
+        shutil.copyfile(runtime / "lib/libocc.a", place.parent / "libocc.a")
 
 
 def check_one_machine(artifact: Artifact) -> None:

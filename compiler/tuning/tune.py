@@ -20,7 +20,8 @@ from typing import TYPE_CHECKING
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest
 from occ.compiler.codegen_halide.build import link, setup_for
-from occ.compiler.codegen_halide.kernels import Setup, compile_batch
+from occ.compiler.codegen_halide.compile_kernels import compile_batch
+from occ.compiler.codegen_halide.kernels import Setup
 from occ.compiler.codegen_halide.options import CpuOptions
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.module import Module

@@ -15,7 +15,8 @@ from typing import Any
 
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.build import link, setup_for
-from occ.compiler.codegen_halide.kernels import UNITS, Kernel, Setup, compile_batch
+from occ.compiler.codegen_halide.compile_kernels import compile_batch
+from occ.compiler.codegen_halide.kernels import UNITS, Kernel, Setup
 from occ.compiler.codegen_halide.programs import emitter, runtime_object
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
@@ -78,10 +79,14 @@ class _Lanes:
         self.running: list[Future[dict[str, CompileError]]] = []
         self.pool = ThreadPoolExecutor(self.lanes, "batch")
 
-    def add(self, kernel: Kernel) -> None:
+    def add(self, kernel: Kernel) -> bool:
+        """Have a kernel compiled; False if the cache has it."""
+        if self.cache.has("kernel", kernel.key, ".o"):
+            return False
         self.waiting.append(kernel)
         if len(self.waiting) >= self.size:
             self.start()
+        return True
 
     def start(self) -> None:
         if self.waiting:
@@ -113,9 +118,13 @@ class _Lanes:
 
 
 def warm(
-    models: Iterable[tuple[str, Source]], settings: Settings | None = None, *, kernels_per_unit: int = _KERNELS,
-    workers: Workers | None = None, progress: Callable[[str], None] = lambda _: None,
-) -> Warmed:  # fmt: skip
+    models: Iterable[tuple[str, Source]],
+    settings: Settings | None = None,
+    *,
+    kernels_per_unit: int = _KERNELS,
+    workers: Workers | None = None,
+    progress: Callable[[str], None] = lambda _: None,
+) -> Warmed:
     """Build the kernels of models for target `cpu` into the cache.
 
     Args:
@@ -134,9 +143,7 @@ def warm(
     settings = settings or Settings("cpu")
     start = time.perf_counter()
     cache = Cache(enabled=settings.cache)
-    options: Any = get_target("cpu").options.read("cpu", settings.options)
-    setup, is_here = setup_for(options.halide_target, cache, options.sanitize)
-    emitter(setup.tools, cache)  # what all batches share; a toolchain that is broken is found at once
+    setup, is_here = _setup(settings, cache)
     made, users = Warmed(), dict[str, list[str]]()
     libraries: dict[tuple[Any, ...], _Library] = {}
     lanes = _Lanes(setup, cache, kernels_per_unit, workers)
@@ -148,15 +155,12 @@ def warm(
                 made.refused[label] = e
                 continue
             made.models += 1
-            names = tuple(k.name for k in library.kernels)
-            libraries[(*names, library.entry)] = library
+            libraries[(*(k.name for k in library.kernels), library.entry)] = library
             for kernel in library.kernels:
-                if kernel.name not in users:
-                    if cache.has("kernel", kernel.key, ".o"):
-                        made.cached += 1
-                    else:
-                        made.compiled += 1
-                        lanes.add(kernel)
+                if kernel.name not in users and lanes.add(kernel):
+                    made.compiled += 1
+                elif kernel.name not in users:
+                    made.cached += 1
                 users.setdefault(kernel.name, []).append(label)
             progress(f"{k} models lowered, {made.compiled} kernels to compile, {time.perf_counter() - start:.0f} s")
         made.lowering = time.perf_counter() - start
@@ -170,6 +174,14 @@ def warm(
         lanes.close()
     made.seconds = time.perf_counter() - start
     return made
+
+
+def _setup(settings: Settings, cache: Cache) -> tuple[Setup, bool]:
+    """What all batches share; a toolchain that is broken is found at once."""
+    options: Any = get_target("cpu").options.read("cpu", settings.options)
+    setup, is_here = setup_for(options.halide_target, cache, options.sanitize)
+    emitter(setup.tools, cache)
+    return setup, is_here
 
 
 def _library(source: Source, settings: Settings, setup: Setup, cache: Cache) -> _Library:

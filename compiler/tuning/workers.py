@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from occ.compiler.cache.cache import Cache
 from occ.compiler.cache.sources import source_digest
 from occ.compiler.codegen_halide.build import setup_for
-from occ.compiler.codegen_halide.kernels import Kernel, Setup, compile_batch
+from occ.compiler.codegen_halide.compile_kernels import compile_batch
+from occ.compiler.codegen_halide.kernels import Kernel, Setup
 from occ.compiler.codegen_halide.toolchain import toolchain
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.tuning.measure import machine_identity
@@ -116,7 +117,7 @@ class Workers:
         return kinds
 
     def compile_batch(self, kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict[str, CompileError]:
-        """Compile kernels on one of the workers, or here if they are gone; as `kernels.compile_batch`."""
+        """Compile kernels on one of the workers, or here if they are gone; as `compile_kernels.compile_batch`."""
         found = self.call(self.compilers, compile_there, list(kernels), setup.target, setup.tools.sanitize)
         if found is None:
             return compile_batch(kernels, setup, cache)

@@ -55,10 +55,14 @@ def extract(
     )
     with_data(made, folder)
     if out is not None:
-        big = sum(len(t.raw_data) for t in made.graph.initializer) > _LARGEST
-        name = os.path.basename(os.fspath(out)) + ".data"
-        onnx.save(made, os.fspath(out), save_as_external_data=big, location=name)
+        _write(made, os.fspath(out))
     return made
+
+
+def _write(model: ModelProto, out: str) -> None:
+    """Write a model, with its weights in a file of their own where they are many."""
+    big = sum(len(t.raw_data) for t in model.graph.initializer) > _LARGEST
+    onnx.save(model, out, save_as_external_data=big, location=os.path.basename(out) + ".data")
 
 
 def _values(model: ModelProto, names: Sequence[str], *, end: bool) -> list[str]:

@@ -132,13 +132,8 @@ def guarded(run: Callable[[], Any]) -> int:
         _tell([Diagnostic("OCC0605", f"{where}{e.strerror or e}")])
         return 1
     except MemoryError as e:
-        _tell(
-            [
-                Diagnostic(
-                    "OCC0607", f"there is not enough memory: {e}", helps=("give smaller sizes with --dim or --shape",)
-                )
-            ]
-        )
+        remedy = "give smaller sizes with --dim or --shape"
+        _tell([Diagnostic("OCC0607", f"there is not enough memory: {e}", helps=(remedy,))])
         return exit_code("OCC0607")
     except Exception as e:
         return _internal(e)

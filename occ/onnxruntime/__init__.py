@@ -60,17 +60,7 @@ def register(
         CompileError: OCC0303 there is no such target; OCC0401 there is no C++ compiler, which builds the library on first use.
             For Ascend devices, OCC0406 there is no AscendCL, OCC0407 no device, OCC0510 it is another chip; OCC0603 an option is wrong.
     """
-    onnxruntime = onnxruntime_module()
-
-    from occ.compiler.targets.registry import get_target
-    from occ.onnxruntime.background import WAYS
-
-    if build not in WAYS:
-        raise ValueError(f"build is {build!r}; known are {', '.join(WAYS)}")
-
-    if not hasattr(onnxruntime, "register_execution_provider_library"):
-        raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")
-    get_target(target)
+    _check(target, build)
     name = get_ep_name(target)
     given = dict(options or {})
     if name == NAME:
@@ -82,6 +72,19 @@ def register(
     _registered[name].update(claims=claims, callback=callback)
     _last[:] = [name]
     return name
+
+
+def _check(target: str, build: str) -> None:
+    """Refuse what `register` cannot take."""
+    from occ.compiler.targets.registry import get_target
+    from occ.onnxruntime.background import WAYS
+
+    onnxruntime = onnxruntime_module()
+    if build not in WAYS:
+        raise ValueError(f"build is {build!r}; known are {', '.join(WAYS)}")
+    if not hasattr(onnxruntime, "register_execution_provider_library"):
+        raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")
+    get_target(target)
 
 
 def _claims_of_cpu(target: str, options: dict[str, Any], least: int, way: str) -> Claims:

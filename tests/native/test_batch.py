@@ -14,7 +14,8 @@ from onnx import TensorProto, helper
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide import toolchain
 from occ.compiler.codegen_halide.build import setup_for
-from occ.compiler.codegen_halide.kernels import Kernel, compile_batch, units
+from occ.compiler.codegen_halide.compile_kernels import compile_batch
+from occ.compiler.codegen_halide.kernels import Kernel, units
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.driver.sessions import compile_model
 from occ.compiler.tuning.warm import warm
@@ -43,7 +44,7 @@ def test_builds_after_a_batch_need_no_compiler(
         raise AssertionError("a tool was called")
 
     monkeypatch.setattr(toolchain, "run_all", no_tool)
-    for module in ("build", "kernels"):
+    for module in ("build", "compile_kernels"):
         monkeypatch.setattr(f"occ.compiler.codegen_halide.{module}.run_all", no_tool)
     x = np.arange(-2, 3, dtype=np.float32)
     np.testing.assert_array_equal(compile_model(models[0][1], Settings("cpu")).run({"x": x})["z"], np.abs(x))

@@ -13,7 +13,7 @@ import pytest
 from building import model_of
 
 import occ
-from occ.compiler.codegen_halide import kernels
+from occ.compiler.codegen_halide import compile_kernels
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 
@@ -33,7 +33,7 @@ def test_plain_loops_in_place_of_a_schedule_that_takes_too_long(
     weights = {"k": RNG.standard_normal((64, 64, 3, 3), np.float32) / 24, "b": RNG.standard_normal(64, np.float32)}
     model = model_of(text, weights)
     monkeypatch.setenv("OCC_CACHE_DIR", str(tools_only("cache")))
-    monkeypatch.setattr(kernels, "_SECONDS", 0.25)
+    monkeypatch.setattr(compile_kernels, "_SECONDS", 0.25)
     with pytest.warns(RuntimeWarning, match="Halide did not compile the kernel `winograd_.*` in 0.25 seconds"):
         session = occ.compile(model, "cpu", threads=2)
     peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
@@ -52,25 +52,25 @@ def test_later_builds_say_so_too_and_do_not_try_again(
         "g (float[n, 64, h, w] x) => (float[n, 64, p, q] y) { y = Conv <pads = [1, 1, 1, 1]> (x, k) }", weights
     )
     monkeypatch.setenv("OCC_CACHE_DIR", str(tools_only("cache")))
-    monkeypatch.setattr(kernels, "_SECONDS", 0.1)
+    monkeypatch.setattr(compile_kernels, "_SECONDS", 0.1)
     said = "Halide did not compile the kernel `winograd_.*` in 0.1 seconds"
     with pytest.warns(RuntimeWarning, match=said):
         first = Compilation(model, Settings("cpu")).artifact()
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "_run", lambda *_, **__: pytest.fail("a kernel is compiled again"))
+        patch.setattr(compile_kernels, "_run", lambda *_, **__: pytest.fail("a kernel is compiled again"))
         with pytest.warns(RuntimeWarning, match=said):
             second = Compilation(model, Settings("cpu")).artifact()
     assert dict(first.files) == dict(second.files)
-    run, limits = kernels._run, list[float]()
+    run, limits = compile_kernels._run, list[float]()
     cache = Path(os.environ["OCC_CACHE_DIR"])
     for made in (cache / "kernel").rglob("*.o"):
         made.unlink()
     with monkeypatch.context() as patch:
-        patch.setattr(kernels, "_run", lambda *a, **k: (limits.append(k.get("seconds", 0)), run(*a, **k))[1])
+        patch.setattr(compile_kernels, "_run", lambda *a, **k: (limits.append(a[3].seconds), run(*a, **k))[1])
         with pytest.warns(RuntimeWarning, match=said):
             Compilation(model, Settings("cpu")).artifact()
     assert limits[-1] == 1.0  # plain loops have ten times as long, whenever they are made
-    monkeypatch.setattr(kernels, "_SECONDS", 60.0)
+    monkeypatch.setattr(compile_kernels, "_SECONDS", 60.0)
     with warnings.catch_warnings():
         warnings.simplefilter("error", RuntimeWarning)
         whole = Compilation(model, Settings("cpu")).artifact()

@@ -11,7 +11,7 @@ from building import model_of
 
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.build import setup_for
-from occ.compiler.codegen_halide.kernels import compile_kernels
+from occ.compiler.codegen_halide.compile_kernels import compile_kernels
 from occ.compiler.driver.compilation import Compilation, Settings
 
 pytestmark = pytest.mark.toolchain

@@ -15,7 +15,7 @@ from math import gcd
 from occ.compiler.codegen_cann.graph.gears import input_shape
 from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.diagnostics import error, shorten
-from occ.compiler.ir.dim import Sym, symbols
+from occ.compiler.ir.dim import Sym, Symbol, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import TensorType
 
@@ -60,7 +60,6 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
     Raises:
         CompileError: OCC0603 the option is no list of ranges, or does not fit the symbolic dims.
     """
-    given = options.dynamic_ranges
     known = {
         name: s
         for arg in m.main.args
@@ -68,6 +67,25 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
         for name, s in symbols(*arg.type.dims).items()
     }
     labels = {m.symbols[name].label: name for name in known if name in m.symbols}
+    found, sums = _read(options.dynamic_ranges, known, labels)
+    for name, (of, plus) in sums.items():
+        if of not in found:
+            raise error("OCC0603", f"`dynamic_ranges` has a sum of `{shorten(of)}`, which has no range of its own")
+        r = found[of]
+        found[name] = Range(r.least + plus, None if r.most is None else r.most + plus, r.step, of, plus)
+    if missing := [m.symbols[s].label if s in m.symbols else s for s in known if s not in found]:
+        raise error(
+            "OCC0603",
+            f"`dynamic_ranges` leaves {', '.join(missing)} open",
+            help="name each of them, or fix it with --dim",
+        )
+    return found
+
+
+def _read(
+    given: str, known: Mapping[str, Symbol], labels: Mapping[str, str]
+) -> tuple[dict[str, Range], dict[str, tuple[str, int]]]:
+    """The option as ranges by symbol, and as sums: the symbol that one is a number more than."""
     found: dict[str, Range] = {}
     sums: dict[str, tuple[str, int]] = {}
     for item in given.split(","):
@@ -98,18 +116,7 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
             raise error(
                 "OCC0603", f"`{shorten(item)}` of `dynamic_ranges` has no two sizes", help="`--dim` fixes a size"
             )
-    for name, (of, plus) in sums.items():
-        if of not in found:
-            raise error("OCC0603", f"`dynamic_ranges` has a sum of `{shorten(of)}`, which has no range of its own")
-        r = found[of]
-        found[name] = Range(r.least + plus, None if r.most is None else r.most + plus, r.step, of, plus)
-    if missing := [m.symbols[s].label if s in m.symbols else s for s in known if s not in found]:
-        raise error(
-            "OCC0603",
-            f"`dynamic_ranges` leaves {', '.join(missing)} open",
-            help="name each of them, or fix it with --dim",
-        )
-    return found
+    return found, sums
 
 
 def around(sizes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
