@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
-from occ.compiler.diagnostics import CompileError, Sink, closest, shorten
+from occ.compiler.diagnostics import CompileError, Sink, shorten
 from occ.compiler.frontend.channel_blocks import read_channel_blocks
 from occ.compiler.frontend.constants import constant_array
 from occ.compiler.frontend.device_operators import NAME as DEVICE
@@ -18,15 +18,14 @@ from occ.compiler.frontend.device_operators import attributes_of, is_of_a_device
 from occ.compiler.frontend.external import MappedModel, ModelFolder, dense_array, tensor_array
 from occ.compiler.frontend.functions import Frame, Functions, opsets_of
 from occ.compiler.frontend.huawei import READERS, read_huawei
+from occ.compiler.frontend.node_checks import check_form, check_known, check_operands
 from occ.compiler.frontend.outputs import outputs_of
-from occ.compiler.frontend.refused import REFUSED
 from occ.compiler.frontend.signature import Overrides, Signature
 from occ.compiler.frontend.upgrade import Node, rename, upgrade
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.operator.onnx_values import attr_kind, attr_value
-from occ.compiler.ir.operator.spec import FormalSignature
+from occ.compiler.ir.operator.onnx_values import attr_value
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.outline import outline, outline_batches
 from occ.compiler.ir.rewriter import Rewriter
@@ -191,16 +190,16 @@ class GraphImporter:
         rename(made)
         if schema is not None:
             known = len(self.sink.diagnostics)
-            self._check_form(proto, schema, made, where)
+            check_form(self.sink, proto, schema, len(made.operands), where)
             if len(self.sink.diagnostics) == known:
                 self._upgrade(made, schema)
         elif made.name in self.m.registry and (signature := self.m.registry[made.name].signature) is not None:
-            self._check_operands(proto, signature, operands, where)
+            check_operands(self.sink, proto, signature, operands, where)
         if made.name not in self.m.registry and made.name not in READERS and is_of_a_device(made.name):
             dims = {s.label: s.dim for s in self.m.symbols.values()} | dict(self.signature.fixed)
             found = self._guard(lambda: attributes_of(proto, attrs, made.operands, self.frame.infos, dims, where))
             made.name, made.attrs = DEVICE, found or {}
-        self._check_known(made, where)
+        check_known(self.sink, self.m.registry, made, where)
         outputs = list(proto.output)
         while len(outputs) > 1 and not outputs[-1]:
             outputs.pop()
@@ -282,22 +281,6 @@ class GraphImporter:
         except onnx.defs.SchemaError:
             return None
 
-    def _check_known(self, node: Node, where: str) -> None:
-        if node.name in self.m.registry or node.name in READERS:
-            return
-        domain, _, operator = node.name.rpartition(".")
-        known = onnx.defs.has(operator, domain=domain) if operator else False
-        if known or node.name in REFUSED:
-            why, help_ = REFUSED.get(node.name, ("", ""))
-            said = f"the operator `{shorten(node.name)}` is not supported{f': {why}' if why else ' yet'}"
-            self.sink.error("OCC0301", said, where=where, help=help_)
-        else:
-            help_ = (
-                closest(node.name, self.m.registry)
-                or "a model-local function or a plugin can define it; `occ ops` lists what is known"
-            )
-            self.sink.error("OCC0104", f"unknown operator `{shorten(node.name)}`", where=where, help=help_)
-
     def _operand(self, name: str, scopes: list[Scope], where: str) -> Value | None:
         if not name:
             return None
@@ -305,41 +288,6 @@ class GraphImporter:
             self.sink.error("OCC0105", f"nothing defines `{shorten(name)}`", where=where)
             scopes[0][name] = Value(None, name)  # reported once
         return _find(name, scopes)
-
-    def _check_form(self, proto: NodeProto, schema: OpSchema, node: Node, where: str) -> None:
-        count = len(node.operands)
-        if not schema.min_input <= count <= schema.max_input:
-            self.sink.error(
-                "OCC0107",
-                f"`{proto.op_type}` takes {_span(schema.min_input, schema.max_input)}, not {count}",
-                where=where,
-            )
-        if len(proto.output) > schema.max_output:
-            what = f"`{proto.op_type}` has {_span(schema.min_output, schema.max_output, 'result')}, not {len(proto.output)}"
-            self.sink.error("OCC0107", what, where=where)
-        for attr in schema.attributes.values():
-            if attr.required and attr.name not in {a.name for a in proto.attribute}:
-                self.sink.error("OCC0107", f"`{proto.op_type}` lacks the attribute `{attr.name}`", where=where)
-        for attr in proto.attribute:
-            formal = schema.attributes.get(attr.name)
-            if formal is None:
-                self.sink.error("OCC0107", f"`{proto.op_type}` has no attribute `{shorten(attr.name)}`", where=where)
-            elif attr.type and AttributeProto.AttributeType.Name(attr.type) != attr_kind(formal):
-                kind = AttributeProto.AttributeType.Name(attr.type)
-                self.sink.error(
-                    "OCC0107", f"`{attr.name}` of `{proto.op_type}` is {kind}, not {attr_kind(formal)}", where=where
-                )
-
-    def _check_operands(
-        self, proto: NodeProto, signature: FormalSignature, operands: list[Value | None], where: str
-    ) -> None:
-        formals = signature.operands
-        low = max((k + 1 for k, f in enumerate(formals) if not f.optional and not f.variadic), default=0)
-        high = 2**30 if any(f.variadic for f in formals) else len(formals)
-        missing = [f.name for f, v in zip(formals, operands, strict=False) if v is None and not f.optional]
-        if not low <= len(operands) <= high or missing:
-            what = f"lacks `{missing[0]}`" if missing else f"takes {_span(low, high)}, not {len(operands)}"
-            self.sink.error("OCC0107", f"`{proto.op_type}` {what}", where=where)
 
     def _upgrade(self, node: Node, schema: OpSchema) -> None:
         latest = self.m.registry[node.name].attrs if node.name in self.m.registry else {}
@@ -399,9 +347,3 @@ def _has_place(schema: OpSchema | None, count: int) -> bool:
     if schema is None or count > min(schema.min_input, len(schema.inputs)):
         return False
     return schema.inputs[count - 1].option == OpSchema.FormalParameterOption.Optional
-
-
-def _span(low: int, high: int, what: str = "operand") -> str:
-    if low == high == 1:
-        return f"1 {what}"
-    return f"{f'{low} to {high}' if low < high < 2**30 else f'at least {low}' if low < high else low} {what}s"

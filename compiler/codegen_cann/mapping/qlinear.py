@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -85,18 +85,30 @@ def _requantized(e: Emitter, total: Ref, scale: Ref, zero: Ref | None, out: str)
     return rounded(e, e.op("Mul", e.cast(total, "FLOAT"), scale), zero, out)
 
 
-def _qlinear_conv(
-    e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref, w: Ref, ws: Ref, wz: Ref, ys: Ref, yz: Ref, b: Ref | None = None
-) -> Ref:
-    how = QuantizedChain(xz, wz, factor_of(xs, ws, ys), yz, b, e.type(op.result).dtype)
-    if (made := convolution(e, op, x, w, how)) is not None:
+class _Codes(NamedTuple):
+    """A quantised operand: its codes, and the scale and zero point that they are of."""
+
+    codes: Ref
+    scale: Ref
+    zero: Ref | None
+
+
+def _pair(operands: Sequence[Any]) -> tuple[_Codes, _Codes, tuple[Any, ...]]:
+    """The two quantised operands that all QLinear operators begin with, and the other operands."""
+    return _Codes(*operands[:3]), _Codes(*operands[3:6]), (*operands[6:], None, None, None)
+
+
+def _qlinear_conv(e: Emitter, op: Op, *operands: Ref | None) -> Ref:
+    x, w, (ys, yz, b, *_) = _pair(operands)
+    how = QuantizedChain(x.zero, w.zero, factor_of(x.scale, w.scale, ys), yz, b, e.type(op.result).dtype)
+    if (made := convolution(e, op, x.codes, w.codes, how)) is not None:
         return made
-    total = _convolution(e, op, x, w, xz, wz)
-    channels = (w.shape[0], *[1] * (len(x.shape) - 2))
+    total = _convolution(e, op, x.codes, w.codes, x.zero, w.zero)
+    channels = (w.codes.shape[0], *[1] * (len(x.codes.shape) - 2))
     if b is not None:
         total = e.op("Add", total, e.reshape(b, channels))
-    ws = e.reshape(ws, () if prod(ws.shape) == 1 else channels)
-    scale = _arithmetic(e, "RealDiv", _arithmetic(e, "Mul", e.reshape(xs, ()), ws), e.reshape(ys, ()))
+    ws = e.reshape(w.scale, () if prod(w.scale.shape) == 1 else channels)
+    scale = _arithmetic(e, "RealDiv", _arithmetic(e, "Mul", e.reshape(x.scale, ()), ws), e.reshape(ys, ()))
     return _requantized(e, total, scale, e.reshape(yz, ()), e.type(op.result).dtype)
 
 
@@ -105,14 +117,13 @@ def _of_rows(e: Emitter, v: Ref) -> Ref:
     return e.reshape(v, (*v.shape, 1)) if len(v.shape) == 1 and v.shape[0] > 1 else v
 
 
-def _qlinear_matmul(
-    e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref, y: Ref, ys: Ref, yz: Ref, scale: Ref, zero: Ref
-) -> Ref:
-    how = QuantizedChain(xz, yz, factor_of(xs, ys, scale), zero, None, e.type(op.result).dtype)
-    if (made := quantized_product(e, x, y, how)) is not None:
+def _qlinear_matmul(e: Emitter, op: Op, *operands: Ref | None) -> Ref:
+    x, y, (scale, zero, *_) = _pair(operands)
+    how = QuantizedChain(x.zero, y.zero, factor_of(x.scale, y.scale, scale), zero, None, e.type(op.result).dtype)
+    if (made := quantized_product(e, x.codes, y.codes, how)) is not None:
         return made
-    total = integer_product(e, x, y, xz, yz)
-    xs, ys, scale = (e.cast(v, "FLOAT") for v in (xs, ys, scale))
+    total = integer_product(e, x.codes, y.codes, x.zero, y.zero)
+    xs, ys, scale = (e.cast(v, "FLOAT") for v in (x.scale, y.scale, scale))
     factor = _arithmetic(e, "RealDiv", _arithmetic(e, "Mul", _of_rows(e, xs), ys), _of_rows(e, scale))
     made = _requantized(e, total, factor, _of_rows(e, zero), e.type(op.result).dtype)
     return e.reshape(made, e.type(op.result).shape)
@@ -124,19 +135,19 @@ def _turned(e: Emitter, v: Ref, swap: int) -> Ref:
     return e.constant(np.ascontiguousarray(v.node.value.T)) if v.node.type == "Const" else e.transpose(v, [1, 0])
 
 
-def _qgemm(
-    e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref, y: Ref, ys: Ref, yz: Ref, c: Ref | None = None, scale: Ref | None = None,
-    zero: Ref | None = None,
-) -> Ref:  # fmt: skip
-    x, y = _turned(e, x, op.a.transA), _turned(e, y, op.a.transB)
+def _qgemm(e: Emitter, op: Op, *operands: Ref | None) -> Ref:
+    x, y, (c, scale, zero, *_) = _pair(operands)
+    left, right = _turned(e, x.codes, op.a.transA), _turned(e, y.codes, op.a.transB)
     if scale is not None and op.a.alpha == 1:
-        how = QuantizedChain(xz, yz, factor_of(xs, ys, scale), zero, c, e.type(op.result).dtype)
-        if (c is None or c.shape == y.shape[1:]) and (made := quantized_product(e, x, y, how)) is not None:
+        how = QuantizedChain(x.zero, y.zero, factor_of(x.scale, y.scale, scale), zero, c, e.type(op.result).dtype)
+        fits = c is None or c.shape == right.shape[1:]
+        if fits and (made := quantized_product(e, left, right, how)) is not None:
             return made
-    total = integer_product(e, x, y, xz, yz)
+    total = integer_product(e, left, right, x.zero, y.zero)
     if c is not None:
         total = e.op("Add", total, c)
-    factor = _arithmetic(e, "Mul", e.reshape(xs, ()), ys if prod(ys.shape) > 1 else e.reshape(ys, ()))
+    ys = y.scale if prod(y.scale.shape) > 1 else e.reshape(y.scale, ())
+    factor = _arithmetic(e, "Mul", e.reshape(x.scale, ()), ys)
     value = e.op("Mul", e.cast(total, "FLOAT"), _arithmetic(e, "Mul", factor, e.scalar(op.a.alpha, "FLOAT")))
     if scale is None or zero is None:
         return value
@@ -144,19 +155,18 @@ def _qgemm(
 
 
 def _binary(kind: str) -> Row:
-    def row(
-        e: Emitter, op: Op, x: Ref, xs: Ref, xz: Ref | None, y: Ref, ys: Ref, yz: Ref | None, scale: Ref,
-        zero: Ref | None = None,
-    ) -> Ref:  # fmt: skip
-        made, out = e.op(kind, _plain(e, x, xs, xz), _plain(e, y, ys, yz)), e.type(op.result).dtype
+    def row(e: Emitter, op: Op, *operands: Ref | None) -> Ref:
+        x, y, (scale, zero, *_) = _pair(operands)
+        made, out = e.op(kind, _plain(e, x), _plain(e, y)), e.type(op.result).dtype
         codes = quantised(e, made, number(scale), number(zero), out)
         return rounded(e, e.op("RealDiv", made, scale), zero, out) if codes is None else codes
 
     return row
 
 
-def _plain(e: Emitter, x: Ref, scale: Ref, zero: Ref | None) -> Ref:
-    return dequantized(e, x, e.reshape(scale, ()), None if zero is None else e.reshape(zero, ()))
+def _plain(e: Emitter, x: _Codes) -> Ref:
+    """The numbers that codes stand for."""
+    return dequantized(e, x.codes, e.reshape(x.scale, ()), None if x.zero is None else e.reshape(x.zero, ()))
 
 
 ROWS: dict[str, Row] = {
