@@ -9,7 +9,10 @@ import onnx
 import pytest
 from building import model_of, reference
 
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
 from occ.compiler.tuning import usual_nets
+from occ.compiler.tuning.usual_layers import usual_layers
 
 _RNG = np.random.default_rng(0)
 
@@ -26,7 +29,8 @@ def _mlp(rows, inner):
 
 def test_kernels_of_usual_networks_are_found_by_builds_of_others(occ_cli, monkeypatch, tmp_path):
     monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(usual_nets, "NETS", {"mlp": lambda batch: _mlp(24 if batch == 1 else 48, 192)})
+    monkeypatch.setattr(usual_nets, "usual_layers", lambda: iter(()))
+    monkeypatch.setattr(usual_nets, "NETS", {"bert": lambda batch: _mlp(24 if batch == 1 else 48, 192)})
     first = json.loads(occ_cli("warm", "--json").out.splitlines()[-1])
     assert first["models"] == 2
     assert first["compiled"] > 0
@@ -52,3 +56,22 @@ def test_kernels_of_usual_networks_are_found_by_builds_of_others(occ_cli, monkey
 def test_usual_networks_are_models(name):
     model = usual_nets.NETS[name](1)
     onnx.checker.check_model(model, full_check=True)
+
+
+@pytest.mark.parametrize(("name", "model"), list(usual_layers()), ids=lambda v: v if isinstance(v, str) else "")
+def test_usual_layers_are_models_whose_kernels_know_no_sizes(name, model):
+    onnx.checker.check_model(model, full_check=True)
+    m = Compilation(model, Settings("cpu", options={"optimize": "2"})).advance("scheduled")
+    assert any(f.dims for f in m.te.values())
+
+
+def test_a_kernel_that_stays_as_it_is_is_shared_with_one_that_is_made_equal_to_it():
+    """Rows of one size are rows of any; nine rows for each of a batch become so."""
+    found = [
+        set(Compilation(model_of(text), Settings("cpu", options={"optimize": "2"})).advance("scheduled").te)
+        for text in (
+            "g (float[n,208] x, float[n,208] y) => (float[n,416] z) { z = Concat <axis = 1> (x, y) }",
+            "g (float[n,9,208] x, float[n,9,208] y) => (float[n,9,416] z) { z = Concat <axis = 2> (x, y) }",
+        )
+    ]
+    assert found[0] == found[1]

@@ -32,16 +32,22 @@ class GeneralizeSizes(Pass):
         known = dict(m.te)
         names: dict[str, str] = {}
         for name, f in known.items():
-            if (found := generalized(f)) is None:
+            if f.halide:
                 continue
-            new, text = kernel_name(name.rpartition("_")[0], found.function)
-            made[name] = names.setdefault(text, new), found
-            m.te.setdefault(made[name][0], found.function.with_name(made[name][0]))
+            found = generalized(f)
+            ctx.hits[self.name] += found is not None
+            shared = found or General(
+                f, ()
+            )  # named by its schedule all the same: that of another may become equal to it
+            new, text = kernel_name(name.rpartition("_")[0], shared.function)
+            made[name] = names.setdefault(text, new), shared
             del m.te[name]
+            m.te.setdefault(made[name][0], shared.function.with_name(made[name][0]))
         for op in m.walk():
             if op.name == "call" and op.attrs["te"] in made:
-                name, found = made[op.attrs["te"]]
-                more: dict[str, Any] = {"te": name, "dims": found.dims(op.attrs.get("dims", ()))}
+                name, shared = made[op.attrs["te"]]
+                more: dict[str, Any] = {"te": name}
+                if dims := shared.dims(op.attrs.get("dims", ())):
+                    more["dims"] = dims
                 op.attrs = {**op.attrs, **more}
-        ctx.hits[self.name] += len(made)
-        return bool(made)
+        return any(old != new for old, (new, _) in made.items())
