@@ -22,11 +22,12 @@ test: $(STAMP)  ## the tests that take seconds or a few minutes
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not more"
 
 # What rules of schedules decide by the machine, in tests that compile few kernels.
-OTHER := attention depthwise_in_planes few_rows group_query half_weights integer_products pools_in_planes precision rows_in_lanes \
-  transposed_squares wide_rows
+OTHER := numeric/test_full_tile_variants numeric/test_group_query numeric/test_half_weights numeric/test_precision \
+  numeric/test_rows_in_lanes ops/test_attention ops/test_depthwise_conv ops/test_matmul_few_rows ops/test_matmul_integer \
+  ops/test_pooling ops/test_transpose
 test-other: $(STAMP)  ## a small part of the tests, compiled for a machine with other vectors than this one (OCC_TEST_MACHINE)
 	OCC_TEST_MACHINE=$${OCC_TEST_MACHINE:-other} $(BIN)/python -m pytest -n 2 --dist worksteal -m "not slow and not more" \
-	  tests/unit/test_processor_of_builds.py $(OTHER:%=tests/numeric/test_%.py)
+	  tests/unit/test_processor_of_builds.py $(OTHER:%=tests/%.py)
 
 test-more: $(STAMP)  ## what covers the same again: large nets, more pairs of models and targets, the rest of thinned tests
 	$(BIN)/python -m pytest -n 2 --dist worksteal -m "more and not slow" \
