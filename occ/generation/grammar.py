@@ -12,6 +12,8 @@ import numpy as np
 from occ.runtime.errors import RunError
 
 ANY_OBJECT = {"type": "object"}  # the schema of `json_object`
+# Between the parts of JSON, as llama.cpp has it: where any number of them may follow, small models write newlines to the end.
+_SPACES = {"whitespace_pattern": r" |\n{1,2}[ \t]{0,20}"}
 
 
 class Grammars:
@@ -38,12 +40,13 @@ class Grammars:
             raise RunError("OCC0501", f"grammars cannot be followed with this tokenizer: {e}", "ask without") from None
 
     def json_schema(self, schema: Mapping[str, Any]) -> Grammar:
-        """JSON that fits a schema.
+        """JSON that fits a schema; a space, or one or two newlines and an indent, may stand between its parts.
 
         Raises:
             RunError: OCC0501 the schema is none, or has what cannot be followed.
         """
-        return self._made(lambda: self._library.LLMatcher.grammar_from_json_schema(json.dumps(schema)))
+        text = json.dumps(schema)
+        return self._made(lambda: self._library.LLMatcher.grammar_from_json_schema(text, defaults=_SPACES))
 
     def regular_expression(self, text: str) -> Grammar:
         """Text that matches a regular expression, as Rust's `regex` has them.
