@@ -75,7 +75,10 @@ site: $(STAMP)  ## the documentation as a site in build/site, for reading withou
 wheels: $(STAMP)  ## a wheel in dist that brings along compiled C++, for this kind of machine and C library
 	$(BIN)/python -m tools.wheels dist
 
+store: $(STAMP)  ## a wheel in dist with the kernels of usual networks, for machines without a C++ compiler; goes on where it stopped
+	$(BIN)/python -m tools.store_wheel dist
+
 clean:  ## remove what was made here
 	rm -rf $(VENV) build dist .demo *.egg-info
 
-.PHONY: help setup demo test test-other test-more test-models test-all lint types bench bench-operators bench-plot fuzz docs site wheels clean
+.PHONY: help setup demo test test-other test-more test-models test-all lint types bench bench-operators bench-plot fuzz docs site wheels store clean

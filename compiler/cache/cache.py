@@ -25,6 +25,8 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
+from occ.compiler.cache.installed_store import installed_store
+
 KINDS = ("kernel", "library", "tool", "weights", "device", "artifact", "group", "tuned", "stat")
 _SUM = ".sha256"
 _STALE = 24 * 3600  # seconds after which a temporary folder belongs to a build that was killed
@@ -107,15 +109,17 @@ class Cache:
 
     Args:
         root: the folder; made when something is written. Where it cannot be, as in many containers, entries are read from it,
-            and new ones go to a folder that lives as long as the process.
+            and new ones go to a folder that lives as long as the process. Entries of an installed store are read last.
     """
 
     def __init__(self, root: Path | None = None, *, enabled: bool = True) -> None:
         self.enabled = enabled
         self._root, self._making = (root or cache_dir()) if enabled else None, threading.Lock()
-        self._read_only: Path | None = None
+        self._below: list[Path] = []  # folders that entries are read from as well
         if self._root is not None and not can_write(self._root):
-            self._read_only, self._root = self._root, _spare()
+            self._below, self._root = [self._root], _spare()
+        if enabled and (store := installed_store()) is not None:
+            self._below.append(store)
 
     @property
     def root(self) -> Path:
@@ -129,10 +133,11 @@ class Cache:
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
         """Where an entry is or would be; `kind` is one of `KINDS`."""
         own = self._own(kind, key, suffix)
-        if self._read_only is not None and not own.exists():
-            with suppress(OSError):
-                if (found := self._read_only / own.relative_to(self.root)).exists():
-                    return found
+        if self._below and not own.exists():
+            for folder in self._below:
+                with suppress(OSError):
+                    if (found := folder / own.relative_to(self.root)).exists():
+                        return found
         return own
 
     def _own(self, kind: str, key: str, suffix: str) -> Path:
@@ -149,7 +154,7 @@ class Cache:
 
     def has_any(self, kind: str, suffix: str) -> bool:
         """Whether there is an entry of a kind."""
-        roots = [r for r in (self._root, self._read_only) if r is not None]
+        roots = [*([self._root] if self._root is not None else []), *self._below]
         return any(next((r / kind).glob(f"*/*{suffix}"), None) is not None for r in roots)
 
     def get(self, kind: str, key: str, suffix: str = "") -> bytes | None:

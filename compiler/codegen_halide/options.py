@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
+from occ.compiler.cache.installed_store import stored_targets
+from occ.compiler.codegen_halide.toolchain import find_cxx
 from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import PROCESSORS, arch_of
 from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.native import NativeOptions
 from occ.compiler.targets.option import option
+from occ.runtime.machine import best_of
 
 
 @dataclass(frozen=True)
@@ -42,6 +46,16 @@ class CpuOptions(NativeOptions):
         "compile with a sanitizer, to look for faults: kernels and the thread pool with `address` and `thread`, the pool alone with "
         "`undefined`; the process that runs the artifact needs the library of the sanitizer",
     )
+
+    def read(self, target: str, given: Mapping[str, str]) -> Self:
+        """As `Options.read`; without a C++ compiler, for the processor and at the level of the kernels that are installed."""
+        made = super().read(target, given)
+        if made.halide_target != "host" or "halide.target" in given or not (stored := stored_targets()):
+            return made
+        best = best_of(stored)
+        if best < 0 or find_cxx() is not None:
+            return made
+        return replace(made, halide_target=stored[best], level=made.level if "optimize" in given else "2")
 
     @property
     def machine(self) -> Machine:
