@@ -135,7 +135,7 @@ def _upsample(n: Node) -> None:
     given = n.constant(np.asarray(scales, np.float32)) if scales is not None else n.operands[1]
     mode = n.attrs.get("mode", "nearest")
     n.name, n.operands = "Resize", [n.operands[0], None, given]
-    n.attrs = {"mode": "linear" if mode in ("linear", "bilinear") else "nearest"}
+    n.attrs = {"mode": "linear" if mode == "bilinear" else mode}
     n.attrs |= {"coordinate_transformation_mode": "asymmetric", "nearest_mode": "floor"}
 
 

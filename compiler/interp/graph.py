@@ -23,7 +23,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.runtime.errors import RunError
 from occ.runtime.hostops import run_host
-from occ.runtime.native.control import CONTROL
+from occ.runtime.native.control import run_control
 from occ.runtime.native.foreign import run_foreign
 
 Env = dict[Value, Any]
@@ -132,7 +132,8 @@ class Interpreter:
             case _:
                 a.n_inputs = n_operands - n_captures
         kind = {"SequenceMap": "map"}.get(op.name, op.name.lower())
-        return CONTROL[kind](reads, a, lambda name, given: self._function(self.m.funcs[name], given, dict(dims)))
+        call = lambda name, given: self._function(self.m.funcs[name], given, dict(dims))
+        return run_control(kind, reads, a, call, (str(op.loc),))
 
     def _composite(self, op: Op, env: Env, dims: Dims) -> list[Any]:
         if op not in self._expanded:

@@ -91,7 +91,14 @@ def _padded(values: Sequence[int] | None, n: int) -> Sequence[int]:
 
 
 def _stack(values: Sequence[Any], axis: int, empty: np.ndarray) -> Any:
-    """Values of the iterations along a new axis; `empty` is what no iteration gives."""
+    """Values of the iterations along a new axis; `empty` is what no iteration gives.
+
+    Raises:
+        RunError: OCC0504 they are of unlike shapes.
+    """
+    if len(shapes := dict.fromkeys(np.shape(v) for v in values)) > 1:
+        first, other, *_ = (list(s) for s in shapes)
+        raise RunError("OCC0504", f"the iterations of a loop give a result of shape {first}, and one of shape {other}")
     return np.stack(values, axis) if values else empty
 
 
@@ -101,3 +108,22 @@ CONTROL: dict[str, Callable[[Sequence[Any], SimpleNamespace, Caller], list[Any]]
     "scan": scan,
     "map": map_,
 }
+
+
+def run_control(kind: str, reads: Sequence[Any], a: SimpleNamespace, call: Caller, nodes: Sequence[str]) -> list[Any]:
+    """The results of control flow.
+
+    Args:
+        kind: of `CONTROL`.
+        reads, a, call: as its functions take them.
+        nodes: names of ONNX nodes, which errors name.
+
+    Raises:
+        RunError: OCC0504 its operands or what its body gives do not fit.
+    """
+    try:
+        return CONTROL[kind](reads, a, call)
+    except RunError as e:
+        if "node `" in e.message:  # of the body
+            raise
+        raise RunError(e.code, f"node `{', '.join(nodes[:3]) or kind}`: {e.message}", e.help) from None

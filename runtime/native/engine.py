@@ -14,7 +14,7 @@ from occ.runtime.hostops import run_host
 from occ.runtime.machine import flags
 from occ.runtime.manifest import Manifest, Step
 from occ.runtime.native.call import ENTRY
-from occ.runtime.native.control import CONTROL
+from occ.runtime.native.control import CONTROL, run_control
 from occ.runtime.native.entry import BoundCall, Entry, FunctionEntry
 from occ.runtime.native.entry_block import Native
 from occ.runtime.native.foreign import ForeignLibrary, run_foreign
@@ -113,7 +113,7 @@ class NativeEngine:
             case "copy":
                 return reads
             case kind if kind in CONTROL:
-                return CONTROL[kind](reads, attrs, lambda name, given: self._call(name, given, env))
+                return run_control(kind, reads, attrs, lambda name, given: self._call(name, given, env), step.nodes)
             case _:
                 return run_host(step.name, reads, attrs, step.nodes)
 

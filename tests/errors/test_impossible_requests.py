@@ -18,7 +18,7 @@ from occ.compiler.ir.dtype import from_numpy
 TARGETS = ("interp", "cpu-jit")
 RNG = np.random.default_rng(0)
 Arrays = Mapping[str, np.ndarray]
-OTHERS = ("com.microsoft", "ai.onnx.preview.training")
+OTHERS = {"com.microsoft": 1, "ai.onnx.preview.training": 1, "ai.onnx.ml": 4}
 
 
 def f(*shape: int) -> np.ndarray:
@@ -38,7 +38,7 @@ def model(
         [helper.make_empty_tensor_value_info(o) for o in node.output],
         [numpy_helper.from_array(v, k) for k, v in feeds.items() if k[0] == "_"],
     )  # fmt: skip
-    sets = [helper.make_opsetid("", opset), *(helper.make_opsetid(n, 1) for n in OTHERS)]
+    sets = [helper.make_opsetid("", opset), *(helper.make_opsetid(n, v) for n, v in OTHERS.items())]
     return helper.make_model(graph, opset_imports=sets, ir_version=10)
 
 
@@ -126,6 +126,45 @@ AT_BUILD: dict[str, ModelProto] = {
     "positions of `RotaryEmbedding` are": model(
         "RotaryEmbedding", {"x": f(2, 2, 3, 4), "c": f(5, 2), "s": f(5, 2), "p": np.array([0, 1, 2])}, opset=23
     ),
+    "`kernel_shape` of `ConvTranspose` is [1,1]": model(
+        "ConvTranspose", {"x": f(1, 1, 3, 3), "w": f(1, 1, 2, 2)}, kernel_shape=[1, 1]
+    ),
+    "`output_padding` of `ConvTranspose` has 3 entries": model(
+        "ConvTranspose", {"x": f(1, 1, 3, 3), "w": f(1, 1, 2, 2)}, output_padding=[1, 1, 1], strides=[2, 2]
+    ),
+    "`pads` of `ConvTranspose` has 2 entries": model(
+        "ConvTranspose", {"x": f(1, 1, 3, 3), "w": f(1, 1, 2, 2)}, pads=[1, 1]
+    ),
+    "`kernel_shape` of `DeformConv` is [1,1]": model(
+        "DeformConv", {"x": f(1, 1, 3, 3), "w": f(1, 1, 2, 2), "o": f(1, 8, 2, 2)}, kernel_shape=[1, 1]
+    ),
+    "`hidden_size` and columns of R": model("LSTM", LSTM, hidden_size=5),
+    "`stash_type` of `LayerNormalization`": model("LayerNormalization", {"x": f(2, 3), "s": f(3)}, stash_type=2),
+    "`output_dtype` of `DequantizeLinear`": model(
+        "DequantizeLinear", {"x": np.int8([1, 2]), "s": np.float32(2)}, opset=23, output_dtype=TensorProto.INT8
+    ),
+    "`fmod` of `Mod` is -1": model("Mod", {"a": f(3), "b": f(3)}, fmod=-1),
+    "`mode` of `Resize` is 'nonsense'": model(
+        "Upsample", {"x": f(1, 1, 2, 2), "_s": np.float32([1, 1, 2, 2])}, opset=9, mode="nonsense"
+    ),
+    "`Range`: `start` is one number": model("Range", {"_a": np.array([1, 2]), "_b": np.array(5), "_c": np.array(1)}),
+    "`allowzero` of `Reshape` is 2": model("Reshape", {"x": f(2, 3), "_s": np.array([6])}, allowzero=2),
+    "`LabelEncoder` has keys_strings and keys_int64s, of which it takes one": model(
+        "LabelEncoder",
+        {"x": np.array([1, 2])},
+        domain="ai.onnx.ml",
+        keys_strings=["a"],
+        keys_int64s=[1],
+        values_floats=[1.0],
+    ),
+    "`LabelEncoder` has keys_strings for elements of type f32": model(
+        "LabelEncoder", {"x": f(3)}, domain="ai.onnx.ml", keys_strings=["a"], values_floats=[1.0]
+    ),
+    "the shape of `ConstantOfShape` has rank 0": model("ConstantOfShape", {"s": np.array(3)}),
+    "`StringNormalizer` takes texts in a row": model("StringNormalizer", {"x": np.array("a", object)}, stopwords=["b"]),
+    "`unidirectional` of `com.microsoft.MultiHeadAttention` is 2": model(
+        "MultiHeadAttention", {k: f(1, 3, 8) for k in "qkv"}, domain="com.microsoft", num_heads=2, unidirectional=2
+    ),
     "`Concat` of scalars": model("Concat", {"a": f(), "b": f()}, axis=0),
     "`Trilu` takes matrices": model("Trilu", {"x": f(3)}),
     "neither an operand nor the attribute `type`": model("Optional", {}, opset=18),
@@ -190,6 +229,15 @@ for info in STEPS.graph.input:
 AT_RUN["steps of the keys"] = (STEPS, {**QKV, "k": f(2, 4, 16)})
 AT_RUN["expanded to another extent"] = (model("Expand", e := {"x": f(2, 3), "s": np.array([2, 4])}), e)
 AT_RUN["reshaped to another count"] = (model("Reshape", r := {"x": f(2, 3), "s": np.array([7])}), r)
+GROWING = helper.make_graph(
+    [helper.make_node("Constant", [], ["one"], value_int=1), helper.make_node("Add", ["i", "one"], ["n"]),
+     helper.make_node("Unsqueeze", ["n", "zero"], ["s"]), helper.make_node("ConstantOfShape", ["s"], ["v"]),
+     helper.make_node("Identity", ["c"], ["d"])],
+    "b", [helper.make_tensor_value_info("i", TensorProto.INT64, []), helper.make_tensor_value_info("c", TensorProto.BOOL, [])],
+    [helper.make_tensor_value_info("d", TensorProto.BOOL, []), helper.make_tensor_value_info("v", TensorProto.FLOAT, None)],
+    [numpy_helper.from_array(np.array([0]), "zero")],
+)  # fmt: skip
+AT_RUN["iterations of unlike shapes"] = (model("Loop", t := {"t": np.array(3), "c": np.array(True)}, body=GROWING), t)
 AT_RUN["a length of 0"] = (model("DFT", d := {"x": f(1, 9, 1), "l": np.array(0)}), d)
 
 

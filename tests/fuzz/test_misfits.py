@@ -11,7 +11,8 @@ import pytest
 from onnx import parser
 
 from tools.fuzz.campaign import Say, Summary, campaign, counts
-from tools.fuzz.misfits import Change, Misfits, at_build, changes, difference, with_constants
+from tools.fuzz.changes import Extent, extents
+from tools.fuzz.misfits import WAYS, Misfits, difference, with_constants
 from tools.fuzz.valid_models import Valid, valid_models
 
 OPERATORS = ("LinearAttention", "AffineGrid", "MoE", "MaxRoiPool", "GroupNormalization", "SpaceToDepth",
@@ -21,8 +22,9 @@ OPERATORS = ("LinearAttention", "AffineGrid", "MoE", "MaxRoiPool", "GroupNormali
 def seeds() -> list[int]:
     """Those of the first model of each of some operators, in all ways, and of every fortieth of the others in one."""
     first = {o: next(k for k, v in enumerate(valid_models()) if v.model.graph.node[0].op_type == o) for o in OPERATORS}
-    others = [3 * k + k // 40 % 3 for k in range(0, len(valid_models()), 40)]
-    return sorted({*(3 * k + way for k in first.values() for way in range(3)), *others})
+    ways = len(WAYS)
+    others = [ways * k + k // 40 % ways for k in range(0, len(valid_models()), 40)]
+    return sorted({*(ways * k + way for k in first.values() for way in range(ways)), *others})
 
 
 def test_misfits_are_refused_or_computed_alike(tmp_path: Path) -> None:
@@ -45,7 +47,7 @@ VALID = Valid(
 
 
 def test_changes_of_every_axis_and_rank() -> None:
-    assert [str(c) for c in changes({"y": VALID.feeds["y"]})] == [
+    assert [str(c) for c in extents({"y": VALID.feeds["y"]})] == [
         "y: axis 0 +1", "y: axis 0 -1", "y: axis 0 +17", "y: an axis more", "y: an axis less",
     ]  # fmt: skip
 
@@ -60,7 +62,7 @@ def test_end_of_a_process_names_the_operator(tmp_path: Path) -> None:
 
 
 def test_changed_models_say_so() -> None:
-    made = at_build(VALID, Change("x", 1, 1))
+    made = Extent("x", 1, 1).of(VALID)
     assert made.feeds["x"].shape == (2, 4)
     assert [d.dim_value for d in made.model.graph.input[0].type.tensor_type.shape.dim] == [2, 4]
     constants = with_constants(VALID)

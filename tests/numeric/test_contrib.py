@@ -202,6 +202,17 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
         {"num_heads": 2}, 1, 1e-3,
     ),
     "multi-head": ("MultiHeadAttention", QKV, {"num_heads": 2}, 1, 1e-4),
+    "multi-head-lengths-and-starts": (
+        "MultiHeadAttention", QKV | {"_b": f32(), "m": np.array([2, 5, 0, 3, 6, 0, 5, 10], np.int32)}, {"num_heads": 2}, 1, 1e-4,
+    ),
+    "multi-head-mask-below-0": (
+        "MultiHeadAttention", QKV | {"_b": f32(), "m": np.array([[1, -1, 2, 0, 1], [0, 1, 1, 1, -7]], np.int32)}, {"num_heads": 2}, 1, 1e-4,
+    ),
+    "multi-head-in-a-shared-buffer": (
+        "MultiHeadAttention",
+        {"q": f32(2, 1, 16), "k": f32(2, 1, 16), "v": f32(2, 1, 16), "_b": f32(), "_m": f32(), "_s": f32(),
+         "pk": f32(2, 2, 6, 8), "pv": f32(2, 2, 6, 8), "l": np.array([3], np.int32)}, {"num_heads": 2}, 3, 1e-4,
+    ),
     "multi-head-bias": ("MultiHeadAttention", QKV | {"b": f32(48), "m": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], np.int32)}, {"num_heads": 2}, 1, 1e-4),
     "multi-head-scores": ("MultiHeadAttention", QKV | {"_b": f32(), "_m": f32(), "bias": f32(1, 2, 3, 5)}, {"num_heads": 2, "scale": 0.2}, 1, 1e-4),
     "group-query": ("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4),

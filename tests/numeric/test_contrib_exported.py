@@ -47,6 +47,10 @@ CASES: dict[str, Case] = {
         "ConvTransposeWithDynamicPads", {"x": f32(1, 2, 5, 5), "w": f32(2, 3, 3, 3), "p": np.array([1, 0, 1, 1])},
         {"strides": [2, 2]}, 1, 1e-4, ("p",),
     ),
+    "transposed-conv-of-run-time-pads": (
+        "ConvTransposeWithDynamicPads", {"x": f32(1, 2, 5, 6), "w": f32(2, 3, 3, 3), "p": np.array([1, 0, 1, 2]), "b": f32(3)},
+        {"strides": [2, 2]}, 1, 1e-4, (),
+    ),
     "transposed-conv-bias": (
         "ConvTransposeWithDynamicPads", {"x": f32(1, 2, 5, 5), "w": f32(2, 3, 3, 3), "p": np.zeros(4, np.int64), "b": f32(3)},
         {"output_padding": [1, 1], "strides": [2, 2]}, 1, 1e-4, ("p",),

@@ -105,12 +105,10 @@ def files(minutes: float, seed: int | None, count: int, cases: int, kinds: tuple
 @click.option("--most", default=10**6, help="Misfits of a seed at most.")
 @click.option("--cpu", default=16, show_default=True, help="Native code of `cpu` for one model in so many; 0 for none.")
 @click.option("--builds", is_flag=True, help="Native code of `cpu` at the build too, of each misfit.")
-@click.option(
-    "--sanitize", default="", help="Of `cpu`: `address`. The library has to be there, see docs/sanitizers.md."
-)
+@click.option("-C", "given", multiple=True, metavar="KEY=VALUE", help="Options of `cpu`, as of `occ build`.")
 @click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "misfits", show_default=True)
 def misfits(
-    minutes: float, seed: int | None, count: int, most: int, cpu: int, builds: bool, sanitize: str, out: Path
+    minutes: float, seed: int | None, count: int, most: int, cpu: int, builds: bool, given: tuple[str, ...], out: Path
 ) -> None:
     """Operators with one operand that has another extent."""
     from tools.fuzz.campaign import Summary, campaign, counts
@@ -120,9 +118,7 @@ def misfits(
     file = out / "summary.json"
     first = Summary.read(file).next if seed is None else seed
     valid_models()  # processes inherit them
-    work = Misfits(
-        out / "failing", cpu=cpu, most=most, builds=builds, options={"sanitize": sanitize} if sanitize else {}
-    )
+    work = Misfits(out / "failing", cpu=cpu, most=most, builds=builds, options=dict(o.split("=", 1) for o in given))
     blocks = _blocks(first, count, 24 if builds else 120)  # whose models are compiled at once
     click.echo(counts(campaign(work, file, blocks, time.time() + 60 * minutes, lambda *_: None)))
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from occ.compiler.diagnostics import Invalid, shorten
+from occ.compiler.ir.dtype import BF16, F16, F32, F64, DType
 from occ.compiler.ir.operator.onnx_values import DTYPE_ATTRS
 
 
@@ -18,7 +19,7 @@ from occ.compiler.ir.operator.onnx_values import DTYPE_ATTRS
 class OneOf:
     """One of a few values."""
 
-    values: tuple[str | int, ...]
+    values: tuple[str | int | DType, ...]
 
     def fits(self, value: Any) -> bool:
         return value in self.values
@@ -67,7 +68,13 @@ class Above:
 
 
 Allowed = OneOf | AtLeast | EachOf | Above
-_POSITIVE, _NATURAL = AtLeast(1), AtLeast(0)
+_POSITIVE, _NATURAL, _BOOLEAN = AtLeast(1), AtLeast(0), OneOf((0, 1))
+_SKIPS = (
+    "SkipLayerNormalization",
+    "SkipSimplifiedLayerNormalization",
+    "EmbedLayerNormalization",
+    "QEmbedLayerNormalization",
+)
 _WINDOWS = (
     "Conv",
     "ConvInteger",
@@ -78,15 +85,22 @@ _WINDOWS = (
     "MaxPool",
     "LpPool",
     "MaxUnpool",
+    "com.microsoft.FusedConv",
+    "com.microsoft.NhwcMaxPool",
+    "com.microsoft.QLinearConv",
+    "com.microsoft.QLinearAveragePool",
 )
 
 ALLOWED: Mapping[str, Allowed] = {
+    "allowzero": _BOOLEAN,
     "auto_pad": OneOf(("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")),
     "batch_dims": _NATURAL,
     "blocksize": _POSITIVE,
     "dilations": _POSITIVE,
     "group": _POSITIVE,
+    "fmod": _BOOLEAN,
     "hidden_size": _POSITIVE,
+    "interleaved": _BOOLEAN,
     "kernel_shape": _POSITIVE,
     "kernel_size": _POSITIVE,
     "kv_num_heads": _POSITIVE,
@@ -102,7 +116,9 @@ ALLOWED: Mapping[str, Allowed] = {
     "sampling_ratio": _NATURAL,
     "scan_input_directions": EachOf((0, 1)),
     "scan_output_directions": EachOf((0, 1)),
-    "storage_order": OneOf((0, 1)),
+    "stash_type": OneOf((F32, F16, BF16, F64)),
+    "saturate": _BOOLEAN,
+    "storage_order": _BOOLEAN,
     "strides": _POSITIVE,
     **{f"{op}.pads": _NATURAL for op in _WINDOWS},
     **{f"{op}.direction": OneOf(("forward", "reverse", "bidirectional")) for op in ("RNN", "GRU", "LSTM")},
@@ -115,13 +131,20 @@ ALLOWED: Mapping[str, Allowed] = {
     },
     "Attention.qk_matmul_output_mode": OneOf((0, 1, 2, 3)),
     "BitShift.direction": OneOf(("LEFT", "RIGHT")),
-    "DepthToSpace.mode": OneOf(("DCR", "CRD")),
+    **{f"{op}.mode": OneOf(("DCR", "CRD")) for op in ("DepthToSpace", "SpaceToDepth")},
+    "DequantizeLinear.output_dtype": OneOf((F32, F16, BF16, F64)),
     "Gelu.approximate": OneOf(("none", "tanh")),
+    "ImageDecoder.pixel_format": OneOf(("RGB", "BGR", "Grayscale")),
     "LRN.size": _POSITIVE,
     "LpNormalization.p": OneOf((1, 2)),
     "LpPool.p": _POSITIVE,
+    "Resize.mode": OneOf(("nearest", "linear", "cubic")),
     "RoiAlign.coordinate_transformation_mode": OneOf(("half_pixel", "output_half_pixel")),
     "RoiAlign.mode": OneOf(("avg", "max")),
+    "TensorScatter.mode": OneOf(("linear", "circular")),
+    "TfIdfVectorizer.mode": OneOf(("TF", "IDF", "TFIDF")),
+    "unidirectional": _BOOLEAN,
+    **{f"com.microsoft.{op}.epsilon": _NATURAL for op in _SKIPS},
 }
 
 

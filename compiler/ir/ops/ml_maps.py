@@ -14,9 +14,16 @@ from occ.compiler.ir.types import MapType, SequenceType, TensorType
 
 @op("ai.onnx.ml.LabelEncoder", host="LabelEncoder")
 class LabelEncoder:
-    """Each element looked up in a table."""
+    """Each element looked up in a table, which has keys of one kind and values of one kind."""
 
     def infer(x, *, a):
+        for side in ("keys", "values"):
+            kinds = [f"{side}_{k}" for k in ("strings", "int64s", "floats", "tensor")]
+            if len(given := [k for k in kinds if getattr(a, k, None) is not None]) > 1:
+                raise Invalid(f"`LabelEncoder` has {' and '.join(given)}, of which it takes one", code="OCC0107")
+        keys = [k for k in ("int64s", "floats", "strings") if getattr(a, f"keys_{k}", None) is not None]
+        if keys and (x.dtype == STR) != (keys == ["strings"]):
+            raise Invalid(f"`LabelEncoder` has keys_{keys[0]} for elements of type {x.dtype}", code="OCC0107")
         return TensorType(_encoded(x.dtype, a), x.type.shape)
 
 

@@ -22,7 +22,7 @@ from occ.compiler.ir.ops.recurrent_cells import (
     gate_product,
     split_gates,
 )
-from occ.compiler.ir.shape import equal_shapes
+from occ.compiler.ir.shape import equal_dims, equal_shapes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
@@ -35,11 +35,18 @@ def fit_operand(name: str, x: TensorType | None, wanted: Sequence[Dim]) -> None:
         equal_shapes(x.shape, wanted, name)
 
 
+def fit_hidden_size(a, hidden: Dim) -> None:
+    """Have the attribute `hidden_size`, where it is stated, say what the weights do."""
+    if a.hidden_size is not None:
+        equal_dims(hidden, a.hidden_size, "`hidden_size` and columns of R")
+
+
 def _infer(cell: Cell, x, w, r, bias, lens, initial, peephole, a):
     if (x.rank, w.rank, r.rank) != (3, 3, 3):
         raise Invalid(f"X, W and R have rank 3, not {x.rank}, {w.rank} and {r.rank}")
     directions = 2 if a.direction == "bidirectional" else 1
     hidden = r.shape[2]
+    fit_hidden_size(a, hidden)
     steps, batch = (x.shape[1], x.shape[0]) if a.layout else (x.shape[0], x.shape[1])
     gates, state = cell.gates * hidden, (batch, directions, hidden) if a.layout else (directions, batch, hidden)
     fit_operand("W", w, (directions, gates, x.shape[2]))

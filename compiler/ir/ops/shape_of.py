@@ -10,11 +10,12 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid, Unresolved
-from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum
+from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, product
 from occ.compiler.ir.dtype import F32, I64, from_numpy
 from occ.compiler.ir.operator.ranks import fixed, length_of
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims
+from occ.compiler.ir.shape import equal_dims
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 
 
@@ -43,6 +44,8 @@ class Size:
 @op("ConstantOfShape", static=("input",), dtype=F32, rank=length_of(0))
 class ConstantOfShape:
     def body(t, shape, *, a):
+        if shape.rank != 1:
+            raise Invalid(f"the shape of `ConstantOfShape` has rank {shape.rank}, not 1")
         value = np.zeros(1, np.float32) if a.value is None else a.value
         fill = literal(value.reshape(-1)[0].item(), from_numpy(value.dtype))
         return t.map(static_dims("ConstantOfShape", "input", shape), lambda *_: fill, name="fill")
@@ -75,6 +78,7 @@ class Range:
     def body(t, start, limit, delta, *, a):
         ends = []
         for name, operand in (("start", start), ("limit", limit), ("delta", delta)):
+            equal_dims(product(operand.shape), 1, f"`Range`: `{name}` is one number")
             if operand.value is None or operand.value[0] is None:
                 raise Unresolved("Range", name)
             ends.append(operand.value[0])

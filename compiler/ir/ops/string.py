@@ -45,6 +45,8 @@ class StringNormalizer:
     def infer(x, *, a):
         if x.type.shape is None:
             return x.type
+        if x.type.rank not in (1, 2):
+            raise Invalid(f"`StringNormalizer` takes texts in a row, `[C]` or `[1, C]`, not of rank {x.type.rank}")
         if not a.stopwords:
             return x.type
         return TensorType(STR, (*x.shape[:-1], data_dim(0)))

@@ -108,6 +108,14 @@ def _pads(
     return tuple(before), tuple(after)
 
 
+def fit_kernel(name: str, w: Tensor, a: SimpleNamespace) -> None:
+    """Have the attribute `kernel_shape`, where it is stated, say what the weight does."""
+    if a.kernel_shape and tuple(a.kernel_shape) != w.shape[2:]:
+        raise Invalid(
+            f"`kernel_shape` of `{name}` is {show_shape(a.kernel_shape)}, the weight is {show_shape(w.shape)}"
+        )
+
+
 def conv_window(name: str, x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
     """The window of a convolution, its operands checked.
 
@@ -116,10 +124,7 @@ def conv_window(name: str, x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
     """
     if x.rank != w.rank or x.rank < 3:
         raise Invalid(f"`{name}` takes an input and a weight of one rank above 2, not ranks {x.rank} and {w.rank}")
-    if a.kernel_shape and tuple(a.kernel_shape) != w.shape[2:]:
-        raise Invalid(
-            f"`kernel_shape` of `{name}` is {show_shape(a.kernel_shape)}, the weight is {show_shape(w.shape)}"
-        )
+    fit_kernel(name, w, a)
     return window_of(name, x.shape[2:], w.shape[2:], a)
 
 
@@ -195,6 +200,10 @@ class Conv:
 def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
     """The window of ConvTranspose; `before` and `out` as its own output-shape rules give them."""
     n = x.rank - 2
+    fit_kernel("ConvTranspose", w, a)
+    for key, length in {"strides": n, "dilations": n, "output_padding": n, "pads": 2 * n}.items():
+        if (given := getattr(a, key)) and len(given) != length:
+            raise Invalid(f"`{key}` of `ConvTranspose` has {len(given)} entries for {n} spatial axes", code="OCC0107")
     taps = tuple(int(k) for k in w.shape[2:])
     strides, dilations = (tuple(getattr(a, key) or (1,) * n) for key in ("strides", "dilations"))
     extra = tuple(a.output_padding or (0,) * n)

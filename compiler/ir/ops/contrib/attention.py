@@ -11,7 +11,7 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.dtype import BOOL, F32, I64
+from occ.compiler.ir.dtype import F32, I32, I64
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import (
     from_heads,
@@ -51,17 +51,17 @@ class KeyMask:
 
         def element(i, _, q, k):
             match mask.rank:
-                case 1 if mask.shape[0] == n:
+                case 1 if mask.shape[0] in (n, 3 * n + 2):
                     keep = k < cast(I64, mask[i])
                 case 1:
                     keep = (k < cast(I64, mask[i])) & (k >= cast(I64, mask[wrap(n) + i]))
                 case 2:
-                    keep = cast(BOOL, mask[i, k])
+                    keep = mask[i, k] > 0
                 case _:
-                    keep = cast(BOOL, mask[i, q, k])
+                    keep = mask[i, q, k] > 0
             return where(keep, zero, low)
 
-        if mask.rank > 3 or (mask.rank == 1 and mask.shape[0] not in (n, 2 * n)):
+        if mask.rank > 3 or (mask.rank == 1 and mask.shape[0] not in (n, 2 * n, 3 * n + 2)):
             raise Invalid(f"a key mask of shape {show_shape(mask.shape)} is not supported", code="OCC0301")
         queries = mask.shape[1] if mask.rank == 3 else 1
         return t.map((n, 1, queries, total), element, name="key_mask")
@@ -187,8 +187,8 @@ class MultiHeadAttention:
         b, q, k=None, v=None, bias=None, padding=None, scores=None, past_k=None, past_v=None, length=None,
         indirection=None, *, a,
     ):  # fmt: skip
-        if length is not None or indirection is not None or a.n_results > 3:
-            raise Invalid("`MultiHeadAttention` with a shared buffer is not supported", code="OCC0301")
+        if indirection is not None or a.n_results > 3:
+            raise Invalid("`MultiHeadAttention` of beams is not supported", code="OCC0301")
         if q.tensor.rank == 5:
             q, k, v = _unpacked(b, q, 3)
         elif k is not None and k.tensor.rank == 5:
@@ -207,10 +207,35 @@ class MultiHeadAttention:
             parts = split(b, bias, [int(s) for s in sizes], 0)
             q, k, v = (x if x.tensor.rank == 4 else b.Add(x, part) for x, part in zip((q, k, v), parts, strict=True))
         q, k, v = (to_heads(b, "MultiHeadAttention", x, a.num_heads) for x in (q, k, v))
-        past = None if past_k is None else past_k.tensor.dims[2]
-        k, v = joined(b, past_k, k), joined(b, past_v, v)
+        if length is not None and past_k is not None and past_v is not None:
+            k, v, padding = _shared(b, past_k, past_v, k, v, padding, length, a)
+            past = None
+        else:
+            past = None if past_k is None else past_k.tensor.dims[2]
+            k, v = joined(b, past_k, k), joined(b, past_v, v)
         y = from_heads(b, attend(b, q, k, v, a, mask=padding, bias=scores, past=past))
         return (y, k, v)[: a.n_results]
+
+
+def _shared(
+    b: GraphBuilder,
+    past_k: Value,
+    past_v: Value,
+    k: Value,
+    v: Value,
+    padding: Value | None,
+    length: Value,
+    a: SimpleNamespace,
+):
+    """Keys and values `[N, H, most, D]`, of which `length` were there before; and how many of each batch count now."""
+    if padding is not None or (a.unidirectional and k.tensor.dims[2] != 1):
+        raise Invalid("`MultiHeadAttention` with a shared buffer takes no mask, and one query where it is unidirectional",
+                      code="OCC0301")  # fmt: skip
+    n, _, steps, _ = k.tensor.dims
+    shape = b.dims(values=(n,), shape=(1,))
+    before = b.Expand(b.Cast(length, to=I64), shape)
+    keys, values = (b.TensorScatter(past, x, before, axis=2) for past, x in ((past_k, k), (past_v, v)))
+    return keys, values, b.Cast(b.Add(before, b.dims(values=(steps,), shape=(1,))), to=I32)
 
 
 def _unpacked(b: GraphBuilder, x: Value, n: int) -> list[Value]:

@@ -3,7 +3,6 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
-from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.contrib.activation import activated
@@ -44,13 +43,17 @@ _TRANSPOSED = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shap
 
 @op(f"{DOMAIN}.ConvTransposeWithDynamicPads", signature=FormalSignature.of("X W Pads? B?", **_TRANSPOSED))
 class ConvTransposeWithDynamicPads:
-    """ConvTranspose whose pads are an operand."""
+    """ConvTranspose whose pads are an operand; those that only a run tells are cut off what it is without pads."""
 
     def composite(b, x, w, pads=None, bias=None, *, a):
+        attrs = {k: getattr(a, k) for k in _TRANSPOSED}
         known = None if pads is None else static_elements(pads)
-        if pads is not None and (known is None or not all(isinstance(p, int) for p in known)):
-            raise Invalid("`ConvTransposeWithDynamicPads` with pads that are no known numbers", code="OCC0107")
-        return b.ConvTranspose(x, w, bias, pads=known, **{k: getattr(a, k) for k in _TRANSPOSED})
+        if pads is None or (known is not None and all(isinstance(p, int) for p in known)):
+            return b.ConvTranspose(x, w, bias, pads=known, **attrs)
+        axes = range(2, x.tensor.rank)
+        equal_shapes(pads.tensor.dims, (2 * len(axes),), "`Pads` of `ConvTransposeWithDynamicPads`")
+        y = b.ConvTranspose(x, w, bias, **attrs)
+        return b.Pad(y, b.Neg(pads), None, b.constant([*axes]))
 
 
 ALL = (

@@ -62,7 +62,7 @@ class MurmurHash3:
             y = b.murmur3(b.BitCast(x, to=U32 if dtype.bits == 32 else U64), seed=a.seed)
         else:
             raise Invalid(f"`MurmurHash3` of {x.tensor}")
-        return y if a.positive else b.BitCast(y, to=I32)
+        return y if a.positive == 1 else b.BitCast(y, to=I32)
 
 
 ALL = (

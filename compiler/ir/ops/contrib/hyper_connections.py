@@ -141,6 +141,7 @@ class EngramGate:
         if a.n_results > 1 and scale is None:
             raise Invalid("`EngramGate` has a normalised result, and no `conv_norm_scale`", code="OCC0107")
         n, length, _, size = key.tensor.dims
+        equal_shapes(query.tensor.dims, key.tensor.dims, "`EngramGate`: query and key")
         if not isinstance(size, int):
             raise Invalid(f"`EngramGate` takes keys of a constant size, not {key.tensor}")
         last, dtype = b.constant(np.array([-1], np.int64)), key.tensor.dtype

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
-from occ.compiler.ir.ops.recurrent import fit_operand, quantized_lstm
+from occ.compiler.ir.ops.recurrent import fit_hidden_size, fit_operand, quantized_lstm
 from occ.compiler.ir.ops.recurrent_cells import Codes
 from occ.compiler.ir.types import TensorType
 
@@ -29,6 +29,7 @@ class DynamicQuantizeLSTM:
             raise Invalid(f"X, W and R have rank 3, not {x.rank}, {w.rank} and {r.rank}")
         steps, batch, width = x.shape
         directions, hidden = 2 if a.direction == "bidirectional" else 1, r.shape[1]
+        fit_hidden_size(a, hidden)
         columns = (directions, 4 * hidden)
         fit_operand("W", w, (directions, width, 4 * hidden))
         fit_operand("R", r, (directions, hidden, 4 * hidden))

@@ -17,6 +17,8 @@ class Align:
     """Appends axes of 1 to the first operand, so that it broadcasts from `axis` (opset < 7)."""
 
     def body(t, x, like, *, a):
+        if like.rank and x.rank == like.rank:  # a slope of a row has no channels
+            return reshaped(t, x, x.shape, "align")
         axis = normalize_axis(a.axis, max(like.rank, 1), "broadcast")
         behind = max(like.rank - axis - x.rank, 0) if x.rank else 0
         return reshaped(t, x, (*x.shape, *(1,) * behind), "align")

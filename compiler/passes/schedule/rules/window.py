@@ -124,8 +124,20 @@ def _lanes(s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> int:
 def _neighbours(s: TeStage, facts: ScheduleFacts) -> int:
     """How many elements along the axis before the last are computed at once."""
     extent = s.axes[-2].extent
+    if any(_tests_lanes(r) for r in facts.reductions(s)):
+        return 1
     most = max(facts.machine.registers // 4, 2)
     return tile_size(extent, most, facts.machine.rows) if isinstance(extent, int) or facts.wide else 1
+
+
+def _tests_lanes(r: TeStage) -> bool:
+    """Whether a reduction chooses by its position in a row of symbolic length, as a transposed convolution does.
+
+    Halide looks at each lane of each such tap: 36 taps of 8 neighbours took it minutes.
+    """
+    last = r.axes[-1]
+    chosen = [n.cond for n in walk(r.expr) if isinstance(n, Select)]
+    return not isinstance(last.extent, int) and any(Index(last.name) in walk(c) for c in chosen)
 
 
 def _is_border(p: AnyStage, s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> bool:
@@ -176,7 +188,7 @@ def _taps(r: TeStage, root: str, level: Loop, lanes: int, tile: int, *, guarded:
     for loop in near:
         start.unroll(loop)
         update.unroll(loop)
-    unrolled = 1
+    unrolled = _MOST if _tests_lanes(r) else 1
     for a, loop in zip(reversed(reduce_axes(r.expr)), reversed(update.reduced), strict=True):
         if isinstance(a.extent, int) and a.extent <= _WINDOW and unrolled * a.extent <= _MOST:
             update.unroll(loop)
