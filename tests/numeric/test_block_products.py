@@ -290,3 +290,21 @@ def test_rows_that_blocks_do_not_divide(k: int, block: int, zeros: bool) -> None
         x = RNG.normal(size=(rows, k)).astype(np.float32)
         want = onnxruntime_gives(made, {"x": x})
         assert error(session.run({"x": x})["y"], want) < 1e-6
+
+
+def test_one_column_of_any_number_of_rows() -> None:
+    """Its extent of 1 is no axis of the kernel, whose panels and tiles are along two."""
+    rng = np.random.default_rng(0)
+    codes, scales = rng.integers(0, 256, (1, 2, 16), dtype=np.uint8), rng.random((1, 2), dtype=np.float32)
+    held = [tensor("w", codes), tensor("s", scales.reshape(-1))]
+    node = helper.make_node(
+        "MatMulNBits", ["x", "w", "s"], ["y"], domain="com.microsoft", K=64, N=1, bits=4, block_size=32
+    )
+    infos = [helper.make_tensor_value_info("x", 1, ["n", 64])]
+    graph = helper.make_graph([node], "g", infos, [helper.make_empty_tensor_value_info("y")], held)
+    sets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    made = helper.make_model(graph, opset_imports=sets, ir_version=8)
+    session = occ.compile(made, "cpu")
+    for n in (1, 7, 40):
+        x = rng.standard_normal((n, 64), dtype=np.float32)
+        np.testing.assert_allclose(session.run({"x": x})["y"], onnxruntime_gives(made, {"x": x}), rtol=1e-3, atol=1e-3)

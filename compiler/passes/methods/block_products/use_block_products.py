@@ -96,7 +96,8 @@ class _Product:
         op, b = self.op, self.rw.builder(self.op)
         x, *_, bias = (*op.operands, None, None, None)[:6]
         assert x is not None
-        few = digits_for(x.tensor.dims[-2] if x.tensor.rank > 1 else 1) if self.digits == 3 else True
+        several = self.digits == 3 and x.tensor.rank > 1 and op.a.N > 1  # a column alone has no panels
+        few = digits_for(x.tensor.dims[-2]) if several else True
         if few is False:
             made = b.unpacked_block_matmul(x, *self._weights(packed), n=op.a.N, bits=op.a.bits)
         else:
