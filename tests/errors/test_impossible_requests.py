@@ -76,6 +76,7 @@ AT_BUILD: dict[str, ModelProto] = {
     ),
     "the length of `DFT` is 0": model("DFT", {"x": f(1, 9, 1), "_l": np.array(0)}),
     "frame_step of `STFT` is 0": model("STFT", {"x": f(1, 9, 1), "_s": np.array(0), "w": f(4)}),
+    "frame_length of `STFT` is 0": model("STFT", {"x": f(1, 9, 1), "_s": np.array(1), "_w": f(0), "_l": np.array(0)}),
     "`clip` of `LSTM` is 0.0": model("LSTM", LSTM, hidden_size=4, clip=0.0),
     "`activations` has 1 names, of 3": model("LSTM", LSTM, hidden_size=4, activations=["Tanh"]),
     "the activation `Nothing` is unknown": model("LSTM", LSTM, hidden_size=4, activations=["Nothing", "Tanh", "Tanh"]),

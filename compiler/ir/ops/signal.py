@@ -184,7 +184,9 @@ class STFT:
 
     def body(t, signal, frame_step, window=None, frame_length=None, *, a):
         step = _positive("STFT", "frame_step", _one("STFT", "frame_step", frame_step))
-        n = _one("STFT", "frame_length", frame_length) if frame_length is not None else None
+        n = None
+        if frame_length is not None:
+            n = _positive("STFT", "frame_length", _one("STFT", "frame_length", frame_length))
         if window is not None:
             n = window.shape[0] if n is None else equal_dims(n, window.shape[0], "`STFT`: window and frame length")
         if n is None:
