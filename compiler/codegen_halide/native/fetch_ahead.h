@@ -20,7 +20,8 @@ struct Panel {
 class FetchAhead : public IRMutator {
 public:
     // By the name of the tensor.
-    explicit FetchAhead(std::map<std::string, Panel> panels) : panels(std::move(panels)) {}
+    FetchAhead(std::map<std::string, Panel> panels, const Halide::Target &target)
+        : panels(std::move(panels)), locality(locality_of(target)) {}
 
 private:
     using Lets = std::vector<std::pair<std::string, Expr>>;
@@ -31,9 +32,18 @@ private:
 
     static constexpr int kLine = 64, kMost = 8;  // bytes of a line, and lines that one iteration may fetch
     const std::map<std::string, Panel> panels;
+    const int locality;  // as in LLVM: 0 is prefetchnta, 2 prefetcht1
     std::vector<Loop> loops;  // around the current statement, outermost first
     Lets lets;
     bool innermost = false;
+
+    // The level that lines are fetched into. AMD's processors keep those of prefetchnta until they are used. Intel's keep them in the
+    // first level alone, and a panel fills that: most are gone before they are read, and come again. A f32 ResNet-50 on Sapphire
+    // Rapids, one thread: 74.8 ms with prefetchnta, 51.4 with nothing, 47.4, 46.0, 46.1 with prefetcht0, t1, t2.
+    static int locality_of(const Halide::Target &t) {
+        const bool amd = t.processor_tune != Halide::Target::ProcessorGeneric || t.has_feature(Halide::Target::AVX512_Zen4);
+        return t.arch == Halide::Target::X86 && !amd ? 2 : 0;
+    }
 
     // The first load of each tensor in a loop, with what its index is made of.
     struct Loads : IRVisitor {
@@ -98,7 +108,11 @@ private:
         const Ramp *ramp = load->index.as<Ramp>();
         Expr start = ramp ? ramp->base : load->index;
         if (start.type().lanes() != 1) return body;
-        for (auto let = known.rbegin(); let != known.rend(); let++) start = substitute(let->first, let->second, start);
+        const auto in_terms_of_loops = [&known](Expr e) {
+            for (auto let = known.rbegin(); let != known.rend(); let++) e = substitute(let->first, let->second, e);
+            return e;
+        };
+        start = in_terms_of_loops(start);
         size_t k = loops.size();
         Expr position = 0;
         Expr steps = 1;
@@ -107,7 +121,7 @@ private:
             const Loop &loop = loops[--k];
             position = position + (Variable::make(Halide::Int(32), loop.name) - loop.min) * steps;
             start = substitute(loop.name, loop.min, start);
-            steps = simplify(steps * loop.extent);
+            steps = simplify(steps * in_terms_of_loops(loop.extent));
         }
         const bool in_panel = k < loops.size();
         Expr tile = 0;
@@ -129,11 +143,17 @@ private:
         Stmt made = body;
         for (int64_t n = each; n-- > 0;) {
             Expr index = start + simplify(distance / kLine * wide) + (position + (int)n) * wide;
-            Expr base = Variable::make(Halide::Handle(), load->name);
-            Expr call = Call::make(load->type.element_of(), Call::prefetch, {base, index, 1, wide}, Call::Intrinsic);
-            made = Block::make(Evaluate::make(call), made);
+            made = Block::make(fetch(load, index), made);
         }
         return made;
+    }
+
+    Stmt fetch(const Load *load, const Expr &index) const {
+        const Expr base = Halide::reinterpret(Halide::Int(64), Variable::make(Halide::Handle(), load->name));
+        const Expr offset = Halide::cast<int64_t>(index) * load->type.element_of().bytes();
+        const Expr place = Halide::reinterpret(Halide::Handle(), base + offset);
+        const Expr read = 0, data = 1;
+        return Evaluate::make(Call::make(Halide::Int(32), "llvm.prefetch.p0", {place, read, locality, data}, Call::Extern));
     }
 };
 

@@ -329,7 +329,7 @@ void compile(const char *name, const char *directory, const char *target) {
             pipeline.add_custom_lowering_pass(new whole::BytePairs());
             pipeline.add_custom_lowering_pass(new whole::LaneSums());
         }
-        if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels));
+        if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels, Halide::Target(target)));
         if (!distances.empty()) pipeline.add_custom_lowering_pass(new whole::FetchBeyond(distances));
         if (!settling.empty()) pipeline.add_custom_lowering_pass(new whole::Settle(settling));
         const whole::Mends mends{Halide::Target(target)};
