@@ -12,7 +12,7 @@ from functools import cache
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.dtype import BOOL, F16, DType
+from occ.compiler.ir.dtype import BOOL, F16, F32, DType
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const, Expr, Index, Load, Select, Size
 from occ.compiler.ir.te.index import axis_of, to_dim, within
@@ -26,6 +26,7 @@ _CPP_TYPES = {
     "u8": "uint8_t",
 }  # fmt: skip
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
+_SMALL = 2.0**22
 _PLAIN_CALLS = {
     "abs": "abs", "sqrt": "sqrt", "tan": "tan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
     "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round",
@@ -311,6 +312,10 @@ class Printer:
             return f"te_neg({args[0]})" if exact else f"(-{args[0]})"
         if e.fn == "not":
             return f"(!{args[0]})" if e.dtype == BOOL else f"(~{args[0]})"
+        if e.fn == "nearest" and e.args[0].dtype == F32 and self._is_small(e.args[0]):
+            if (found := _code_of_quotient(e.args[0])) is not None:
+                return f"te_nearest_quotient({self.data(found[0], guarded=guarded)}, {_texts(*found[1:])})"
+            return f"te_nearest_small({args[0]})"
         if e.args[0].dtype.is_int and e.fn in ("floor", "ceil", "trunc", "round_even"):
             return args[0]
         if e.fn == "abs" and self._wraps(e):
@@ -325,6 +330,11 @@ class Printer:
             return f"cast<{cpp_type(e.dtype)}>({text})" if e.dtype.is_float else text
         return f"te_{e.fn}({', '.join(args)})"
 
+    def _is_small(self, e: Expr) -> bool:
+        """Whether adding 1.5 * 2**23 to an f32 leaves its nearest integer in the low bits of the sum."""
+        low, high = self._ranges.of(e)
+        return low >= -_SMALL and high <= _SMALL
+
     def _cast(self, e: Cast, *, guarded: bool) -> str:
         arg = self._number(e.arg) if is_index(e.arg) else self.data(e.arg, guarded=guarded)
         if e.dtype == BOOL:
@@ -334,6 +344,20 @@ class Printer:
         if e.dtype.name == "bf16" and e.arg.dtype.is_float:
             return f"te_to_bf16({arg})"
         return f"cast<{cpp_type(e.dtype)}>({arg})"
+
+
+def _code_of_quotient(e: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
+    """An f32, a constant that it is divided by, and the bounds of the quotient: what quantisation does."""
+    match e:
+        case Binary("min", Binary("max", Binary("div", x, Const() as divisor), Const() as low), Const() as high):
+            usual = 2.0**-80 < abs(float(divisor.value)) < 2.0**80  # pyright: ignore[reportArgumentType]
+            return (x, divisor, low, high) if usual else None
+        case _:
+            return None
+
+
+def _texts(*constants: Expr) -> str:
+    return ", ".join(literal_text(c.value, c.dtype) for c in constants if isinstance(c, Const))
 
 
 def half_text(op: str, *operands: str) -> str:

@@ -8,14 +8,14 @@ from importlib.resources import files
 from occ.compiler.codegen_halide.expressions import Printer
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.approx import acos, asin, atan, cos, erf, log1p, sin, tanh
-from occ.compiler.ir.te.expr import Expr, Load, call
+from occ.compiler.ir.te.expr import Expr, Load
 from occ.compiler.ir.te.walks import children, walk
 
 # Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
 # them: it relies on rounding that Halide's fast arithmetic would optimise away.
 _HELPERS = {
     "log1p": log1p,
-    "tanh": lambda x: tanh(x, lambda e: call("exp", e)),
+    "tanh": tanh,
     "erf": erf,
     "sin": sin,
     "cos": cos,

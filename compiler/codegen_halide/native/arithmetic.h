@@ -112,11 +112,42 @@ Expr te_mod(const Expr &a, const Expr &b) {
 // The nearest integer, halves to even, of what i32 holds.
 Expr te_nearest(const Expr &x) { return cast<int32_t>(round(x)); }
 
+// The same of an f32 within 2**22: the sum with a number whose last bit is 1 has no bits after the point. On x86 Halide's `round`
+// takes vectors of AVX-512 apart: five instructions instead of two.
+constexpr float kWhole = 12582912.0f;
+Expr te_nearest_small(const Expr &x) {
+    return reinterpret<int32_t>(te_add(x, kWhole)) - reinterpret<int32_t>(Expr(kWhole));
+}
+
 // a * b + c rounded once. LLVM fuses one product with one sum, and the strict operation behind them, which changes nothing,
 // keeps it from regrouping longer sums.
 Expr te_fma(const Expr &a, const Expr &b, const Expr &c) {
     Type t = a.type();
     return Internal::Call::make(t, Internal::Call::strict_max, {a * b + c, t.min()}, Internal::Call::PureIntrinsic);
+}
+
+// Whether the target multiplies and adds with one rounding; set before a kernel is made.
+bool fuses_multiply_adds = true;
+bool fuses(const Halide::Target &t) {
+    if (t.arch == Halide::Target::X86) return t.has_feature(Halide::Target::FMA);
+    return (t.arch == Halide::Target::ARM && t.bits == 64) || t.arch == Halide::Target::RISCV || t.arch == Halide::Target::POWERPC;
+}
+
+// The integer nearest to x / divisor within bounds, the quotient rounded once, as te_nearest(clamp(te_div(..))). A division of a
+// vector of AVX-512 takes as long as 20 products. So the quotient is a product with the reciprocal, and what is left of x corrects
+// it: the first time to the last digit, the second time to what division gives (Markstein, 1990, theorem 8.5). That takes one
+// rounding in each multiply-add, and numbers of usual size: what is far beyond the bounds is cut, what is below rounds to 0.
+Expr te_nearest_quotient(const Expr &x, float divisor, float low, float high) {
+    Expr q;
+    if (fuses_multiply_adds) {
+        float far = std::ldexp(std::fabs(divisor), 23), reciprocal = 1.0f / divisor;
+        Expr y = te_min_const(te_max_const(x, -far), far);
+        q = te_max_const(y * reciprocal, std::ldexp(-1.0f, 24));  // or LLVM would multiply divisor and reciprocal
+        for (int k = 0; k < 2; k++) q = te_fma(te_fma(q, Expr(-divisor), y), Expr(reciprocal), q);
+    } else {
+        q = te_div(x, divisor);
+    }
+    return te_nearest_small(te_min_const(te_max_const(q, low), high));
 }
 
 // A condition that bounds inference does not look into.
@@ -187,13 +218,6 @@ Expr scaled_power(const Expr &r, const Expr &n) {
     return reinterpret<float>(reinterpret<int32_t>(p) + (n << 23));
 }
 
-// Whether the target multiplies and adds with one rounding; set before a kernel is made.
-bool fuses_multiply_adds = true;
-bool fuses(const Halide::Target &t) {
-    if (t.arch == Halide::Target::X86) return t.has_feature(Halide::Target::FMA);
-    return (t.arch == Halide::Target::ARM && t.bits == 64) || t.arch == Halide::Target::RISCV || t.arch == Halide::Target::POWERPC;
-}
-
 // y - n ln 2. With two roundings the product of ln 2 would have an error of n units; the product of its first ten bits is exact.
 Expr without_powers(const Expr &y, const Expr &n) {
     if (fuses_multiply_adds) return y - n * 0.693147181f;
@@ -205,7 +229,7 @@ Expr without_powers(const Expr &y, const Expr &n) {
 Expr te_exp(const Expr &x) {
     if (x.type() == Float(64)) return exp(x);
     Expr y = cast<float>(x);
-    Expr n = round(y * 1.44269504f);
+    Expr n = te_sub(y * 1.44269504f + kWhole, kWhole);  // as above; what is beyond its numbers is replaced
     Expr value = bits_of(scaled_power(without_powers(y, n), cast<int32_t>(n)));
     value = select(is_beyond(y, 88.7228317f), Expr(kInfinity), is_beyond(y, -87.33f), Expr(0u), value);
     return cast(x.type(), float_of(value));

@@ -142,10 +142,14 @@ BINARY(te_lt, whole::te_lt) BINARY(te_le, whole::te_le) BINARY(te_eq, whole::te_
 BINARY(te_max, whole::te_max) BINARY(te_min, whole::te_min)
 BINARY(te_max_const, whole::te_max_const) BINARY(te_min_const, whole::te_min_const) BINARY(te_div, whole::te_div)
 BINARY(te_rem, whole::te_rem) BINARY(te_floordiv, whole::te_floordiv) BINARY(te_mod, whole::te_mod)
-UNARY(te_nearest, whole::te_nearest) UNARY(te_opaque, whole::te_opaque) BINARY(te_shl, whole::te_shl)
+UNARY(te_nearest, whole::te_nearest) UNARY(te_nearest_small, whole::te_nearest_small)
+UNARY(te_opaque, whole::te_opaque) BINARY(te_shl, whole::te_shl)
 BINARY(te_shr, whole::te_shr) UNARY(te_sign, whole::te_sign) BINARY(te_pow, whole::te_pow) UNARY(te_decay, whole::te_decay)
 UNARY(te_to_bf16, whole::te_to_bf16) UNARY(te_tanh, whole::te_tanh) UNARY(te_erf, whole::te_erf)
 UNARY(te_log1p, whole::te_log1p) UNARY(te_sin, whole::te_sin) UNARY(te_cos, whole::te_cos)
+Expr te_nearest_quotient(Expr x, float divisor, float low, float high) {
+    return made(whole::te_nearest_quotient(whole_of(x), divisor, low, high));
+}
 UNARY(te_asin, whole::te_asin) UNARY(te_acos, whole::te_acos) UNARY(te_atan, whole::te_atan)
 
 Expr min(Expr a, Expr b) {

@@ -70,10 +70,10 @@ template<typename T> Expr reinterpret(Expr x) { return reinterpret(type_of<T>, x
 
 Expr undef(Type), te_inf(Type), te_nan(Type), te_to_int(Type, Expr), te_isnan(Expr), te_max(Expr, Expr), te_min(Expr, Expr);
 Expr te_max_const(Expr, Expr), te_min_const(Expr, Expr), te_div(Expr, Expr), te_rem(Expr, Expr), te_floordiv(Expr, Expr);
-Expr te_mod(Expr, Expr), te_nearest(Expr), te_fma(Expr, Expr, Expr), te_opaque(Expr), te_shl(Expr, Expr);
+Expr te_mod(Expr, Expr), te_nearest(Expr), te_nearest_small(Expr), te_fma(Expr, Expr, Expr), te_opaque(Expr), te_shl(Expr, Expr);
 Expr te_shr(Expr, Expr), te_sign(Expr), te_pow(Expr, Expr), te_decay(Expr), te_tanh(Expr), te_erf(Expr), te_log1p(Expr), te_sin(Expr);
 Expr te_to_bf16(Expr), te_add(Expr, Expr), te_sub(Expr, Expr), te_mul(Expr, Expr), te_neg(Expr), te_abs(Expr), te_lt(Expr, Expr);
-Expr te_le(Expr, Expr), te_eq(Expr, Expr), te_ne(Expr, Expr);
+Expr te_le(Expr, Expr), te_eq(Expr, Expr), te_ne(Expr, Expr), te_nearest_quotient(Expr, float, float, float);
 template<typename T> Expr undef() { return undef(type_of<T>); }
 template<typename T> Expr te_inf() { return te_inf(type_of<T>); }
 template<typename T> Expr te_nan() { return te_nan(type_of<T>); }

@@ -17,6 +17,7 @@ Function = Callable[[Expr], Expr]
 _LOG2_E = 1.4426950408889634
 _LN2_HIGH, _LN2_LOW = 0.693359375, -2.12194440e-4  # their sum is ln 2; the first has 10 significant bits
 _ROUND = 12582912.0  # 1.5 * 2**23: adding it leaves the nearest integer in the low bits of the sum
+_ROUND_F64 = 6755399441055744.0  # 1.5 * 2**52, likewise
 _EXP = (0.5, 0.1666666716, 0.0416664779, 0.0083333645, 0.0013933252, 0.0001985584)
 _LOG = (
     0.3333333135,
@@ -29,7 +30,8 @@ _LOG = (
     -0.0797411054,
 )
 _LOG1P = (0.0833330229, 0.0125067271, 0.0021876404, 0.0005471098)
-_TANH = (-0.3333332837, 0.1333274990, -0.0538478047, 0.0209824834, -0.0060753995)
+_TANH = (1.0, 0.1308358368, 0.003103478967, 1.1149283e-05, -2.020459165e-08, 5.267855172e-11, -8.462336687e-14)
+_TANH_BELOW = (1.0, 0.4641691071, 0.02449328054, 0.000254544841)
 _ERF = (1.1283791065, 0.1915506124, 0.0528754890, 0.0038081759, 0.0002846883, 0.0000020259)
 _ERF_BELOW = (1.0, 0.5030899644, 0.1145597547, 0.0150551181, 0.0011707298, 0.0000378318)
 _ATAN = (-0.333329491539, 0.199777106478, -0.138776856032, 0.0805374449538)
@@ -96,13 +98,11 @@ def log1p(x: Expr) -> Expr:
     return t * z * _polynomial(z, _LOG1P) + t
 
 
-def tanh(x: Expr, exp: Function = exp) -> Expr:
-    """`x + x**3 P(x*x)` below 0.625, else `1 - 2 / (exp(2|x|) + 1)`; 1.4e-7."""
-    size = call("abs", x)
-    z = x * x
-    small = x + x * z * _polynomial(z, _TANH)
-    large = 1.0 - literal(2, F32) / (exp(size * 2.0) + 1.0)
-    return where(size < 0.625, small, where(x < 0.0, -large, large))
+def tanh(x: Expr) -> Expr:
+    """`x P(x*x) / Q(x*x)` up to 9.01, where tanh rounds to 1; 3.3e-7."""
+    bounded = clamp(x, -9.01, 9.01)
+    z = bounded * bounded
+    return clamp(bounded * _polynomial(z, _TANH) / _polynomial(z, _TANH_BELOW), -1.0, 1.0)
 
 
 def erf(x: Expr) -> Expr:
@@ -112,8 +112,13 @@ def erf(x: Expr) -> Expr:
     return clamp(bounded * _polynomial(z, _ERF) / _polynomial(z, _ERF_BELOW), -1.0, 1.0)
 
 
+def _whole(x: Expr) -> Expr:
+    """The integer nearest to an f64 below 2**51: additions alone, where rounding takes vectors apart (arithmetic.h)."""
+    return x + _ROUND_F64 - _ROUND_F64
+
+
 def _quarters(x: Expr) -> tuple[Expr, Expr]:
-    """The quadrant of an angle modulo 4, i32, and the remainder within an eighth of a turn.
+    """The quadrant of an angle modulo 4, an i32 from -2 to 2, and the remainder within an eighth of a turn.
 
     Right for all f32 (Payne and Hanek, 1983).
     """
@@ -123,14 +128,13 @@ def _quarters(x: Expr) -> tuple[Expr, Expr]:
         scaled = where(size < least, scaled, size * 2.0 ** (-24 * k))
         terms = [where(size < least, a, literal(c, F32)) for a, c in zip(terms, row, strict=True)]
     first, *products = [cast(F64, scaled) * cast(F64, c) for c in terms]
-    count = call("round_even", first)
+    count = _whole(first)
     left = first - count
     for k, p in enumerate(products):
-        whole = call("round_even", p)
-        count, left = (count + whole, left + (p - whole)) if k < 2 else (count, left + p)
-    last = call("round_even", left)
+        count, left = (count + (whole := _whole(p)), left + (p - whole)) if k < 2 else (count, left + p)
+    last = _whole(left)
     count = count + last
-    count = count - call("floor", count * 0.25) * 4.0
+    count = count - _whole(count * 0.25) * 4.0
     return call("nearest", cast(F32, count)), cast(F32, (left - last) * (pi / 2))
 
 

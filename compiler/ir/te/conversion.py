@@ -58,8 +58,20 @@ def quantize(x: Expr, to: DType, zero_point: Expr | None = None, *, saturate: bo
         if to.name == "f4e2m1" and zero_point is not None:
             x = x + cast(x.dtype, zero_point)
         return convert(x, to, saturate=saturate)
+    if x.dtype == F32 and to.bits <= 16 and (zero_point is None or zero_point.dtype.is_int):
+        return _cut(x, to, zero_point)
     value = call("round_even", x)
     value = value if value.dtype.bits >= 32 else cast(F32, value)
     if zero_point is not None:
         value = value + cast(value.dtype, zero_point)
     return cast(to, clamp(value, to.lowest, to.highest))
+
+
+def _cut(x: Expr, to: DType, zero_point: Expr | None) -> Expr:
+    """The same in integers: `x` is cut to the range before it is rounded, so that the conversion needs no more tests."""
+    low, high = (literal(n, I32) for n in (to.lowest, to.highest))
+    if zero_point is None:
+        return cast(to, call("nearest", clamp(x, cast(F32, low), cast(F32, high))))
+    moved = cast(I32, zero_point)
+    whole = call("nearest", clamp(x, cast(F32, low - moved), cast(F32, high - moved)))
+    return cast(to, whole + moved)

@@ -13,7 +13,7 @@ from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te.conversion import quantize
-from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, where, wrap
+from occ.compiler.ir.te.expr import Expr, call, cast, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.roles import CONV, PANELS
 
@@ -29,24 +29,13 @@ class Fma:
 
 @op("saturate", own_attributes="to=dtype")
 class Saturate:
-    """The integers of type `to` nearest to `x`, halves to even, plus `zero`; finite values beyond its range saturate.
-
-    `x` is cut to the range before it is rounded, so that the conversion needs no more tests.
-    """
+    """The integers of type `to` nearest to `x`, halves to even, plus `zero`; finite values beyond its range saturate."""
 
     def body(t, x, zero=None, *, a):
         shape = x.shape if zero is None else broadcast_shapes(x.shape, zero.shape, op="saturate")
 
         def element(*i):
-            value, shift = x.at(i), None if zero is None else zero.at(i)
-            if not a.to.is_int or x.dtype != F32:
-                return quantize(value, a.to, shift)
-            low, high = (literal(n, I32) for n in (a.to.lowest, a.to.highest))
-            if shift is None:
-                return cast(a.to, call("nearest", clamp(value, cast(F32, low), cast(F32, high))))
-            moved = cast(I32, shift)
-            whole = call("nearest", clamp(value, cast(F32, low - moved), cast(F32, high - moved)))
-            return cast(a.to, whole + moved)
+            return quantize(x.at(i), a.to, None if zero is None else zero.at(i))
 
         return t.map(shape, element, name="saturate")
 

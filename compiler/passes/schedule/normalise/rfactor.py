@@ -20,6 +20,8 @@ from occ.compiler.targets.machine import Machine
 
 _FOUR = 4  # lanes of a vector whose elements are combined one by one
 _LONG = 4096  # elements of a tensor that is reduced as a whole
+_SEVERAL = 4  # vectors that a long sum takes at a time
+_STEPS = 8  # of a sum at least that takes several
 
 
 def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
@@ -29,9 +31,8 @@ def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     stages: list[AnyStage] = []
     for s in f.stages:
         if isinstance(s, TeStage) and _wants_lanes(s, f) and isinstance(s.expr, Reduce):
-            # One vector after the other would wait for the one before: sums of a whole tensor take four at a time.
-            several = 4 if nominal_count(s.shape) <= 2 and nominal(s.expr.axes[-1].extent) >= _LONG else 1
-            stages += in_lanes(s, machine.lanes(max(element_bits(s), 32)) * several)
+            lanes = machine.lanes(max(element_bits(s), 32))
+            stages += in_lanes(s, lanes * (_SEVERAL if _is_long(s, lanes) else 1))
         else:
             stages.append(s)
     if len(stages) == len(f.stages):
@@ -39,6 +40,15 @@ def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
             "no reduction goes along 32 contiguous elements or more, or vectors along its result do as well"
         )
     return replace(f, stages=tuple(stages))
+
+
+def _is_long(s: TeStage, lanes: int) -> bool:
+    """Whether a reduction takes several vectors at a time, none of which waits for another one."""
+    assert isinstance(s.expr, Reduce)
+    last = s.expr.axes[-1].extent
+    if nominal_count(s.shape) <= 2:
+        return nominal(last) >= _LONG
+    return isinstance(last, int) and last >= lanes * _SEVERAL * _STEPS
 
 
 def _wants_lanes(s: TeStage, f: TeFunc) -> bool:

@@ -25,6 +25,8 @@ from occ.compiler.passes.schedule.stage_facts import (
 )
 from occ.compiler.targets.machine import Machine
 
+_VECTORS = 4  # that a long sum takes at a time (`rfactor`)
+
 
 def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Several stages over the same rows (softmax, layer normalisation): all are computed row by row, in cache."""
@@ -98,12 +100,21 @@ def inside_rows(r: TeStage, root: str, level: Loop, facts: ScheduleFacts, depth:
         tail = ("GuardWithIf",) if row_tail(r.axes[-1].extent, width) == "GuardWithIf" else ()
         start.vectorize(last, width, *tail)
         if isinstance(r.expr, Reduce) and r.expr.kind in COMBINE:
-            update.reorder(last, *reversed(update.reduced))
-            update.vectorize(last, width, *tail)
-            if nominal(reduce_axes(r.expr)[-1].extent) >= 4:
-                update.unroll(update.reduced[-1], 4)
+            _in_registers(r, update, width, tail)
     elif len(r.axes) == depth and isinstance(r.expr, Reduce) and r.dtype.is_int and r.expr.kind in COMBINE:
         n, most = r.expr.axes[-1].extent, facts.machine.lanes(element_bits(r))
         if isinstance(n, int) and n <= most and n & (n - 1) == 0:
             update.atomic().vectorize(update.reduced[-1])  # integers are combined in any order
     return [*start.directives, *update.directives]
+
+
+def _in_registers(r: TeStage, update: StageSchedule, width: int, tail: tuple[str, ...]) -> None:
+    """The sums of a stage, which are few vectors, over all that is summed up."""
+    last, extent = update.axes[-1], r.axes[-1].extent
+    if isinstance(extent, int) and extent in (2 * width, _VECTORS * width):
+        vectors, lane = update.split(last, width)
+        update.reorder(lane, vectors, *reversed(update.reduced)).vectorize(lane).unroll(vectors)
+        return
+    update.reorder(last, *reversed(update.reduced)).vectorize(last, width, *tail)
+    if nominal(reduce_axes(r.expr)[-1].extent) >= 4:
+        update.unroll(update.reduced[-1], 4)

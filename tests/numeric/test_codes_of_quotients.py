@@ -1,0 +1,52 @@
+"""QuantizeLinear divides to the last digit: numbers around halves, of many scales, on processors with and without fused multiply-add."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from building import model_of
+from machines import opened
+
+import occ
+
+MACHINES = {
+    "cpu": {},
+    "avx2": {"halide.target": "x86-64-linux-avx2-fma"},
+    "sse": {"halide.target": "x86-64-linux-sse41"},
+}
+SCALES = (0.02, 1 / 3, 0.0078125, 1.17e-3, 7.3e-19, 3.9e21, 1.0)
+
+
+def around_halves(scale: np.float32) -> np.ndarray:
+    """The numbers next to those whose quotient is a whole number and a half, and what is far from all codes."""
+    halves = (np.arange(-400, 400) + 0.5) * np.float64(scale)
+    near = halves.astype(np.float32)
+    found = [near]
+    for to in (np.float32(-np.inf), np.float32(np.inf)):
+        step = near
+        for _ in range(4):
+            step = np.nextafter(step, to)
+            found.append(step)
+    rest = np.random.default_rng(3).normal(0, 100 * float(scale), 20_000)
+    far = [0.0, -0.0, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-38, 1e-45]
+    return np.concatenate([*found, rest.astype(np.float32), np.array(far, np.float32)])
+
+
+@pytest.mark.thinned
+@pytest.mark.toolchain
+@pytest.mark.parametrize("options", list(MACHINES.values()), ids=list(MACHINES))
+@pytest.mark.parametrize("zero", [0, 121])
+def test_codes_around_halves(zero: int, options: dict[str, str]) -> None:
+    names = [f"s{k}" for k in range(len(SCALES))]
+    nodes = " ".join(f"y{k} = QuantizeLinear(x{k}, s{k}, z)" for k in range(len(SCALES)))
+    given = ", ".join(f"float[n] x{k}" for k in range(len(SCALES)))
+    made = ", ".join(f"uint8[n] y{k}" for k in range(len(SCALES)))
+    weights = {name: np.array(s, np.float32) for name, s in zip(names, SCALES, strict=True)}
+    model = model_of(f"g ({given}) => ({made}) {{ {nodes} }}", {"z": np.array(zero, np.uint8), **weights})
+    session = opened(occ.build(model, "cpu", options=options))
+    inputs = {f"x{k}": around_halves(weights[name]) for k, name in enumerate(names)}
+    got = session.run(inputs)
+    for k, name in enumerate(names):
+        with np.errstate(over="ignore"):
+            want = np.clip(np.rint(inputs[f"x{k}"] / weights[name]) + zero, 0, 255).astype(np.uint8)
+        np.testing.assert_array_equal(got[f"y{k}"], want, err_msg=str(SCALES[k]))
