@@ -6,7 +6,8 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 from math import isfinite
 
-from occ.compiler.codegen_halide.expressions import Printer, cpp_type, dim_text, half_text, is_counted, literal_text
+from occ.compiler.codegen_halide.expressions import Printer, half_text
+from occ.compiler.codegen_halide.literals import cpp_type, dim_text, is_counted, literal_text
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.dtype import F16

@@ -7,7 +7,7 @@ import pytest
 from building import TARGETS, model_of, on_threads, reference
 
 import occ
-from occ.compiler.codegen_halide.expressions import dim_text
+from occ.compiler.codegen_halide.literals import dim_text
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.dim import ceildiv, symbol
 

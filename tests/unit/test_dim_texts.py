@@ -6,7 +6,7 @@ import itertools
 
 import pytest
 
-from occ.compiler.codegen_halide.expressions import dim_text
+from occ.compiler.codegen_halide.literals import dim_text
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 
