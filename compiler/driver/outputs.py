@@ -9,13 +9,14 @@ from pathlib import Path
 from occ.compiler.diagnostics import error
 
 
-def check_out(out: Path, sources: Iterable[object], *, folder: bool = False) -> Path:
+def check_out(out: Path, sources: Iterable[object], *, folder: bool = False, streams: bool = False) -> Path:
     """The place to write to: that which a symbolic link leads to, if it is one.
 
     Args:
         out: where somebody wants a file.
         sources: what the model is read from; what is no path of a file is passed over.
         folder: a folder is to be written.
+        streams: what is written may go to a device, a pipe or a socket, which stays what it is.
 
     Raises:
         CompileError: OCC0605 something is there that is not to be replaced.
@@ -28,7 +29,7 @@ def check_out(out: Path, sources: Iterable[object], *, folder: bool = False) -> 
         raise error("OCC0605", f"`{out}` is a folder", help=f"name a file, such as `{out / 'model.occ'}`")
     if folder and not place.is_dir():
         raise error("OCC0605", f"`{out}` is not a folder", help="name a folder that is empty or not there yet")
-    if not (place.is_file() or place.is_dir()):
+    if not (place.is_file() or place.is_dir() or streams):
         raise error("OCC0605", f"`{out}` is a device, a pipe or a socket", help="name a file")
     return place
 

@@ -62,7 +62,7 @@ def command(model: str, target: str, flags: options.Flags, looking: Looking, wha
 
     out, stage = what.out, what.stage
     if out is not None:
-        out = check_out(out, [model])
+        out = check_out(out, [model], streams=True)
     validator = looking.validator(flags.sizes)
     with progress() as tell:
         settings = flags.settings(target, running=looking.validate, progress=tell, **looking.settings(validator))

@@ -173,4 +173,4 @@ def test_times_that_are_none(command: str, limits: dict[str, Path]) -> None:
         capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert ran.returncode == 2
-    assert "NaN is no time" in ran.stderr
+    assert "NaN has no place in an order" in ran.stderr

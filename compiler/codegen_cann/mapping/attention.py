@@ -161,13 +161,13 @@ def _key_mask(e: Emitter, op: Op, mask: Ref, *_: Ref | None) -> Ref:
     rows, queries, keys = out.shape[0], out.shape[2], out.shape[3]
     if len(mask.shape) > 1:
         mask = e.reshape(mask, (rows if mask.shape[0] == rows else 1, 1, queries, keys))
-        kept = mask if mask.dtype == "BOOL" else e.op("NotEqual", mask, e.scalar(0, mask), out=Desc("BOOL", mask.shape))
+        kept = mask if mask.dtype == "BOOL" else e.op("Greater", mask, e.scalar(0, mask), out=Desc("BOOL", mask.shape))
     else:
         bounds = e.cast(mask, "INT32")
         at = e.constant(np.arange(keys, dtype=np.int32))
         ends = e.reshape(sliced(e, bounds, [0], [rows], [0], [1]), (rows, 1, 1, 1))
         kept = e.op("Less", at, ends, out=Desc("BOOL", out.shape))
-        if bounds.shape != (rows,):
+        if bounds.shape == (2 * rows,):
             starts = e.reshape(sliced(e, bounds, [rows], [2 * rows], [0], [1]), (rows, 1, 1, 1))
             kept = _both(e, kept, e.op("GreaterEqual", at, starts, out=Desc("BOOL", out.shape)))
     return e.op("SelectV2", kept, e.scalar(0, "FLOAT"), e.scalar(op.a.value, "FLOAT"), out=out)

@@ -118,7 +118,7 @@ def _whole(x: Expr) -> Expr:
 
 
 def _quarters(x: Expr) -> tuple[Expr, Expr]:
-    """The quadrant of an angle modulo 4, an i32 from -2 to 2, and the remainder within an eighth of a turn.
+    """The quadrant of an angle, an i32 from -2 to 2, and the remainder within an eighth of a turn.
 
     Right for all f32 (Payne and Hanek, 1983).
     """
