@@ -79,11 +79,19 @@ from occ.cli.numbers import Whole
     type=click.Path(path_type=Path),
     help="The folder of a LoRA adapter of peft, to add to the weights of a .gguf file or of a folder of safetensors.",
 )
+@click.option(
+    "--draft",
+    metavar="ngram|DIR",
+    help="Guess tokens, by what followed the same ones before or by a smaller model, and verify them in one run.",
+)
+@click.option(
+    "--draft-tokens", type=click.IntRange(1), default=3, show_default=True, help="How many to guess at a time."
+)
 @options.threads
 def command(
     model: str, prompts: tuple[str, ...], tokens: tuple[str, ...], chat: bool, max_new_tokens: int, greedy: bool,
     stop: tuple[str, ...], num_beams: int, batch_size: int | None, capacity: int, adapter: Path | None,
-    threads: int | None, **sampling: Any,
+    draft: str | None, draft_tokens: int, threads: int | None, **sampling: Any,
 ) -> None:  # fmt: skip
     """Continue a prompt with the language model in the folder DIR; text comes as it is written.
 
@@ -97,7 +105,8 @@ def command(
     if chat and not prompts:
         raise click.UsageError("--chat takes a --prompt")
     given: list[Prompt] = [*prompts, *map(_ids, tokens)]
-    lm = LanguageModel(Path(model), threads, capacity, adapter=adapter)
+    more: dict[str, Any] = {} if draft is None else {"draft": draft, "draft_tokens": draft_tokens}
+    lm = LanguageModel(Path(model), threads, capacity, adapter=adapter, **more)
     if chat:
         given = [lm.chat([{"role": "user", "content": p}]) for p in prompts]
     start, made = time.perf_counter(), list[int]()

@@ -76,6 +76,30 @@ class Decoder:
         Raises:
             RunError: OCC0501 there is no token, or no room for so many.
         """
+        return self._append(ids)[-1].astype(np.float32)
+
+    def append_scored(self, ids: Sequence[int]) -> np.ndarray:
+        """Append tokens in one run; the logits `[tokens, vocabulary]` of what follows each of them, in f32.
+
+        Raises:
+            RunError: as `append`; the model was built for the logits of fewer tokens.
+        """
+        found = self._append(ids)
+        if len(found) < len(ids):
+            raise RunError(
+                "OCC0501",
+                f"the model gives the logits of {len(found)} tokens, not of {len(ids)}",
+                "build it with drafts",
+            )
+        return found[-len(ids) :].astype(np.float32)
+
+    @property
+    def can_go_back(self) -> bool:
+        """Whether `trim` keeps what is held of the tokens before: there are caches, and no states."""
+        return bool(self._caches) and not self._states
+
+    def _append(self, ids: Sequence[int]) -> np.ndarray:
+        """Append tokens; the logits that the last run gives, `[rows, vocabulary]`."""
         if not ids:
             raise RunError("OCC0501", "there is no token to append", "give at least one")
         if not self._caches and not self._states:  # a plain decoder: everything again
@@ -86,7 +110,7 @@ class Decoder:
             raise RunError(
                 "OCC0501", f"{end} tokens are more than the cache has room for, {self.capacity}", "raise `capacity`"
             )
-        logits = np.empty(0)
+        logits = np.empty((0, 0))
         for part in np.array_split(np.array(ids, self._ids), self._parts(len(ids))):
             logits = self._run(part)
         return logits
@@ -102,7 +126,7 @@ class Decoder:
         return bool(self._caches or self._states) and not branches
 
     def _run(self, ids: np.ndarray) -> np.ndarray:
-        """The logits after a part of what is to be appended."""
+        """The logits that a run with a part of what is to be appended gives, `[rows, vocabulary]`."""
         done, end = len(self.tokens), len(self.tokens) + len(ids)
         given = {IDS: ids[None], **self._starts} | {c.past: c.rows[:done] for c in self._caches}
         given |= {s.past: s.held for s in self._states}
@@ -110,7 +134,7 @@ class Decoder:
         for s in self._states:
             s.held = found[s.present]
         self.tokens += ids.tolist()
-        return found[LOGITS].reshape(-1, found[LOGITS].shape[-1])[-1].astype(np.float32)
+        return found[LOGITS].reshape(-1, found[LOGITS].shape[-1])
 
     def continue_with(self, ids: Sequence[int]) -> np.ndarray:
         """Make `ids` the whole sequence, keeping what the caches hold of its beginning; logits as `append`."""

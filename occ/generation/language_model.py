@@ -17,6 +17,7 @@ from occ.compiler.targets.default import DEFAULT
 from occ.generation.batch import Batch
 from occ.generation.beams import Beams, BeamState, search
 from occ.generation.decoder import Decoders
+from occ.generation.drafts import Drafts, ModelDrafts, NgramDrafts
 from occ.generation.folder import Folder, encoder_file
 from occ.generation.names import LOGITS, STARTS
 from occ.generation.open import open_model
@@ -28,6 +29,8 @@ from occ.runtime.session import Session
 
 Prompt = str | Sequence[int]
 Stops = Sequence[str] | Sequence[int] | str | None
+NGRAM = "ngram"
+DRAFT_TOKENS = 3  # up to 4 rows attention reads the caches where they are, and products take one tile
 _BATCH = 8  # texts of a run: weights are read once for all, and more gain little
 
 
@@ -44,6 +47,9 @@ class LanguageModel:
         target: `cpu` or `cpu-jit`.
         several: build the model for several texts at once, which then serves single ones too: one copy of the weights.
         adapter: the folder of a LoRA adapter of peft, which is added to the weights of a GGUF file or a folder of safetensors.
+        draft: what guesses tokens, which one run then verifies, so that a text needs fewer runs: `ngram`, what followed the same
+            tokens before, or the folder of a smaller model with the same vocabulary. Texts are the same but for rounding.
+        draft_tokens: how many are guessed at a time.
 
     Attributes:
         session: the compiled step.
@@ -56,6 +62,8 @@ class LanguageModel:
         RunError: OCC0501 there is no model or no decoder.
     """
 
+    _new_drafts: Callable[[], Drafts] | None = None
+
     def __new__(cls, path: str | os.PathLike[str], *_: Any, **__: Any) -> Self:
         """A `TextToText` where the folder has an encoder too."""
         from occ.generation.text_to_text import TextToText
@@ -66,9 +74,14 @@ class LanguageModel:
     def __init__(
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
         several: bool = False, adapter: str | os.PathLike[str] | None = None,
+        draft: str | os.PathLike[str] | None = None, draft_tokens: int = DRAFT_TOKENS,
     ) -> None:  # fmt: skip
         if capacity < 2:
             raise RunError("OCC0501", f"capacity is {capacity}", "give room for at least 2 tokens")
+        if draft_tokens < 1:
+            raise RunError("OCC0501", f"draft_tokens is {draft_tokens}", "guess at least 1 token at a time")
+        if draft is not None and several:
+            raise RunError("OCC0501", "drafts are for texts that have runs of their own", "serve one text at a time")
         folder = replace(Folder.of(Path(path)), adapter=None if adapter is None else Path(adapter))
         self.capacity, self._context = min(capacity, folder.context or capacity), folder.context
         self.ends = folder.ends
@@ -78,13 +91,37 @@ class LanguageModel:
         self._opened: Session | None = None
         self._lock = threading.Lock()
         self._open = lambda: open_model(folder, threads, target, batched=True)
-        self.session = self._for_several() if several else open_model(folder, threads, target)
+        scored = 1 if draft is None else draft_tokens + 1
+        self.session = self._for_several() if several else open_model(folder, threads, target, scored=scored)
         if several and STARTS not in {
             i.name for i in self.session.inputs
         }:  # it cannot continue texts of unlike lengths
             self._opened, self.session = None, open_model(folder, threads, target)
         self._words = next((o.shape[-1] for o in self.session.outputs if o.name == LOGITS), None)
         self.decoders = Decoders(self.session, self.capacity)
+        self._draft_tokens, self._new_drafts = draft_tokens, self._drafter(draft, threads, target)
+
+    def _drafter(
+        self, draft: str | os.PathLike[str] | None, threads: int | None, target: str
+    ) -> Callable[[], Drafts] | None:
+        """What makes the drafts of a text."""
+        if draft is None:
+            return None
+        if not self.decoders.idle[0].can_go_back:
+            raise RunError(
+                "OCC0501", "the decoder cannot take back tokens that were guessed wrong", "leave out `draft`"
+            )
+        if any(o.name == LOGITS and o.shape[-2:-1] == (1,) for o in self.session.outputs):
+            raise RunError("OCC0501", "the file gives the logits of the last token alone", "leave out `draft`")
+        if draft == NGRAM:
+            return NgramDrafts
+        small = LanguageModel(draft, threads, self.capacity, target=target)
+        if small._words != self._words:
+            raise RunError(
+                "OCC0501", f"the model of the drafts has {small._words} words, and the model has {self._words}",
+                "give a smaller model of the same family",
+            )  # fmt: skip
+        return partial(ModelDrafts, small.decoders)
 
     def generate(
         self, prompt: Prompt | Sequence[Prompt], max_new_tokens: int = 64, *, num_beams: int = 1, length_penalty: float = 1.0,
@@ -190,6 +227,8 @@ class LanguageModel:
             top_logprobs=top_logprobs,
         )  # fmt: skip
         made.watch = watch
+        if self._new_drafts is not None:
+            made.drafts, made.draft_count = self._new_drafts(), self._draft_tokens
         return made
 
     def batch(self) -> Batch:

@@ -26,14 +26,18 @@ if TYPE_CHECKING:
     from occ.compiler.ir.module import Module
 
 
-def open_model(folder: Folder, threads: int | None = None, target: str = DEFAULT, *, batched: bool = False) -> Session:
+def open_model(
+    folder: Folder, threads: int | None = None, target: str = DEFAULT, *, batched: bool = False, scored: int = 1
+) -> Session:
     """The step of a decoder, ready to run: of one sequence, or of several that have one length.
+
+    It gives the logits of the last token, or of the last `scored` tokens.
 
     Raises:
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is no decoder; OCC0502 the artifact cannot be used.
     """
-    return _opened(find_or_build(folder, target, batched=batched), threads)
+    return _opened(find_or_build(folder, target, batched=batched, scored=scored), threads)
 
 
 def open_plain(model: Path, threads: int | None = None, target: str = DEFAULT) -> Session:
@@ -78,7 +82,7 @@ def _opened(found: Path | Artifact, threads: int | None) -> Session:
     return open_session(found, threads)
 
 
-def find_or_build(folder: Folder, target: str = DEFAULT, *, batched: bool = False) -> Path | Artifact:
+def find_or_build(folder: Folder, target: str = DEFAULT, *, batched: bool = False, scored: int = 1) -> Path | Artifact:
     """Where the artifact of a decoder is, or the artifact if the build cache has no room for it.
 
     Raises:
@@ -98,8 +102,15 @@ def find_or_build(folder: Folder, target: str = DEFAULT, *, batched: bool = Fals
         if folder.adapter is None
         else [Stamps(Cache()).digest_of(p) for p in sorted(folder.adapter.glob("adapter_*"))]
     )
-    how = {"generation": generation, "target": target, "head": folder.head, "batched": batched, "adapter": added}
-    return _find_or_build(folder.model, how, lambda: build(folder, target, batched=batched))
+    how = {
+        "generation": generation,
+        "target": target,
+        "head": folder.head,
+        "batched": batched,
+        "adapter": added,
+        "scored": scored,
+    }
+    return _find_or_build(folder.model, how, lambda: build(folder, target, batched=batched, scored=scored))
 
 
 def _find_or_build(
@@ -137,14 +148,16 @@ def _keep(kept: ArtifactCache, request: Request, artifact: Artifact, files: Iter
     return not why
 
 
-def build(folder: Folder, target: str = DEFAULT, *, batched: bool = False) -> tuple[Artifact, Iterable[Path]]:
+def build(
+    folder: Folder, target: str = DEFAULT, *, batched: bool = False, scored: int = 1
+) -> tuple[Artifact, Iterable[Path]]:
     """The artifact of a decoder with growing caches, and the other files that it was made from.
 
     Raises:
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is no decoder.
     """
-    module = prepare.prepared(folder.model, folder.head, batched=batched, adapter=folder.adapter)
+    module = prepare.prepared(folder.model, folder.head, batched=batched, adapter=folder.adapter, scored=scored)
     return _built(module, target, {"caches": "growing"})
 
 

@@ -29,11 +29,13 @@ _LAST_KEY, _AT, _BIAS = 5, 9, 10  # its operands: keys of each sequence, less on
 _END = np.iinfo(np.int64).max
 
 
-def prepared(path: Path, head: int = 0, *, batched: bool = False, adapter: Path | None = None) -> Module:
+def prepared(
+    path: Path, head: int = 0, *, batched: bool = False, adapter: Path | None = None, scored: int = 1
+) -> Module:
     """The module of a decoder, for one sequence, or several that end at the same place of their caches.
 
     Mask and positions follow from the length of the caches, so they are no inputs any more, and the head is computed for
-    the last token alone. Several sequences have a further input, `starts`, the place at which each of them begins, where
+    the last token alone, or for the last `scored` ones. Several sequences have a further input, `starts`, the place at which each of them begins, where
     the file can leave out what is before it.
 
     Args:
@@ -41,6 +43,7 @@ def prepared(path: Path, head: int = 0, *, batched: bool = False, adapter: Path 
         head: elements of a head, where the file leaves them open; 0 if nothing says how many.
         batched: leave the number of sequences open.
         adapter: the folder of a LoRA adapter to add to the weights.
+        scored: tokens of a run, the last ones, for which the head is computed.
 
     Raises:
         CompileError: the file cannot be read.
@@ -67,7 +70,7 @@ def prepared(path: Path, head: int = 0, *, batched: bool = False, adapter: Path 
             a.type = TensorType(a.type.dtype, (*a.type.dims[:batch], count, *a.type.dims[batch + 1 :]))
     past = _one_past(m, head)
     _decide(m, args, past, (count, length))
-    _last_token_only(m)
+    _last_tokens_only(m, scored)
     return m
 
 
@@ -178,14 +181,34 @@ def _replace(m: Module, arg: Value, made: Value) -> None:
     m.main.body.args.remove(arg)
 
 
-def _last_token_only(m: Module) -> None:
-    """Give the head the last row of what it reads."""
+def _last_tokens_only(m: Module, count: int) -> None:
+    """Give the head the last rows of what it reads."""
     logits = m.main.body.terminator.operands[0]
     op = logits.defining_op if logits is not None else None
     while op is not None and op.name in _AFTER_HEAD and op.operands[0] is not None:
         op = op.operands[0].defining_op
-    if op is None or op.name not in _HEADS or not isinstance(op.operands[1], Weight) or op.parent is None:
+    if op is None or op.name not in _HEADS or not _is_constant(op.operands[1]) or op.parent is None:
         return
-    ends = [m.add_weight("last", np.array([k], np.int64)) for k in (-1, _END, 1)]
-    last = op.parent.insert(Op(m.registry["Slice"], [op.operands[0], *ends], {}, (None,), loc=op.loc), op)
+    ends = [m.add_weight("last", np.array([k], np.int64)) for k in (-count, _END, 1)]
+    rows = op.operands[0] if count == 1 else _all_rows(op.operands[0])
+    last = op.parent.insert(Op(m.registry["Slice"], [rows, *ends], {}, (None,), loc=op.loc), op)
     Rewriter(m).replace_operand(op, 0, last.result)
+
+
+def _is_constant(x: Value | None) -> bool:
+    """Whether a value comes of weights alone, as a head that is the embedding, transposed or dequantised."""
+    if x is None or isinstance(x, Weight):
+        return x is not None
+    maker = x.defining_op
+    return maker is not None and not maker.regions and all(_is_constant(v) for v in maker.operands if v is not None)
+
+
+def _all_rows(x: Value | None) -> Value | None:
+    """What the head of a file reads, before the file itself takes its last row."""
+    cut = None if x is None else x.defining_op
+    if cut is None or cut.name != "Slice" or cut.operands[0] is None:
+        return x
+    bounds = [v.data.reshape(-1).tolist() if isinstance(v, Weight) else None for v in cut.operands[1:]]
+    takes_last = bounds[:1] == [[-1]] and bounds[2:3] in ([[1]], [[-2]]) and bounds[3:] in ([], [[1]])
+    ends = bounds[1] if len(bounds) > 1 else None
+    return cut.operands[0] if takes_last and ends is not None and ends[0] >= np.iinfo(np.int32).max else x

@@ -11,6 +11,7 @@ import numpy as np
 
 from occ.generation.batch import Batch
 from occ.generation.decoder import Decoder, Decoders
+from occ.generation.drafts import Drafts
 from occ.generation.sampling import Sampler, Sampling
 from occ.generation.text import TextStream
 from occ.runtime.errors import RunError
@@ -69,6 +70,9 @@ class GenerationRequest:
         error: why it ended, if its tokens could not be chosen.
         logprobs: of each new token, where they are asked for.
         decoder: takes back what is cached of it where it leaves a batch.
+        drafts: guesses tokens that follow, where a text has a run of its own; None to guess none.
+        draft_count: how many at a time, at most.
+        proposed, accepted: tokens that were guessed, and that were guessed right.
         watch: called with each new token.
     """
 
@@ -81,6 +85,8 @@ class GenerationRequest:
         self.error: Exception | None = None
         self.logprobs: list[TokenLogprob] = []
         self.decoder: Decoder | None = None
+        self.drafts: Drafts | None = None
+        self.draft_count = self.proposed = self.accepted = 0
         self.watch: Callable[[int], None] | None = None
         self._ending, self._sampler = ending, sampler or Sampler(Sampling())
         self._text, self._as_text, self._constraint, self._top = text, as_text, constraint, top_logprobs
@@ -114,6 +120,11 @@ class GenerationRequest:
         if text or not self._as_text:
             self._pieces.append(text if self._as_text else token)
 
+    def draft(self, room: int) -> list[int]:
+        """Guessed tokens that follow, no more than a run and the text have room for."""
+        count = min(self.draft_count, room, self.prompt_length + self._ending.count - len(self.tokens) - 1)
+        return [] if self.drafts is None or count < 1 else self.drafts.propose(self.tokens, count)
+
     def whole(self) -> Any:
         """All that was not taken yet: a text, or a list of tokens."""
         return "".join(self.pieces()) if self._as_text else self.pieces()
@@ -137,7 +148,25 @@ def generate_one(request: GenerationRequest, decoders: Decoders) -> Iterator[Any
     if request.ended:
         return
     with decoders.holding(request.tokens) as decoder:
-        yield from continued(request, decoder.continue_with(request.tokens), decoder.append)
+        request.take(decoder.continue_with(request.tokens))
+        yield from request.pieces()
+        while not request.ended:
+            advance(request, decoder)
+            yield from request.pieces()
+
+
+def advance(request: GenerationRequest, decoder: Decoder) -> None:
+    """Give a text that has not ended its next token, and those that were guessed right with it."""
+    drafts = request.draft(decoder.capacity - len(decoder.tokens) - 1)
+    rows = decoder.append_scored([request.tokens[-1], *drafts])
+    request.proposed += len(drafts)
+    for k, logits in enumerate(rows):
+        request.take(logits)
+        if request.ended or k == len(drafts) or request.tokens[-1] != drafts[k]:
+            break
+        request.accepted += 1
+    if len(decoder.tokens) >= len(request.tokens):
+        decoder.trim(len(request.tokens) - 1)
 
 
 def continued(
@@ -181,21 +210,19 @@ class GenerationBatch:
 
     def step(self) -> list[GenerationRequest]:
         """Give each text a token; those that have ended leave, and are returned."""
-        last = [r.tokens[-1] for r in self.requests]
-        rows = self._each(last) if self._batch is None else self._batch.append(last)
-        for request, logits in zip(self.requests, rows, strict=True):
+        rows = None if self._batch is None else self._batch.append([r.tokens[-1] for r in self.requests])
+        for k, request in enumerate(self.requests):
             try:
-                request.take(logits)
+                if rows is not None:
+                    request.take(rows[k])
+                elif request.decoder is not None:
+                    advance(request, request.decoder)
             except RunError as e:  # of one; the others go on
                 request.error, request.ended = e, True
         ended = [r for r in self.requests if r.ended]
         for request in ended:
             self.remove(request)
         return ended
-
-    def _each(self, tokens: Sequence[int]) -> list[np.ndarray]:
-        decoders = [r.decoder for r in self.requests]
-        return [d.append([t]) for d, t in zip(decoders, tokens, strict=True) if d is not None]
 
     def remove(self, request: GenerationRequest) -> None:
         """Let a request go; its decoder takes back what is cached of it."""

@@ -28,7 +28,7 @@ class TextToText(LanguageModel):
             `decoder_with_past_model.onnx`, in it or in its folder `onnx`.
         threads, target: as of `LanguageModel`.
         capacity: tokens of a prompt, and of what is written, at the most; less if the model takes less.
-        several, adapter: must be False and None.
+        several, adapter, draft: must be False and None.
 
     Raises:
         CompileError: a part cannot be compiled.
@@ -37,7 +37,7 @@ class TextToText(LanguageModel):
 
     def __init__(
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
-        several: bool = False, adapter: str | os.PathLike[str] | None = None,
+        several: bool = False, adapter: str | os.PathLike[str] | None = None, draft: str | os.PathLike[str] | None = None,
     ) -> None:  # fmt: skip
         files = Seq2SeqFiles.of(Path(path))
         assert files is not None, "`LanguageModel` has looked"
@@ -49,6 +49,8 @@ class TextToText(LanguageModel):
             raise RunError(
                 "OCC0501", f"`{path}` is in ONNX, to which no adapter is added", "merge it before the export"
             )
+        if draft is not None:
+            raise RunError("OCC0501", f"`{path}` is an encoder-decoder, which takes no drafts", "leave out `draft`")
         if files.config.get("model_type") == "whisper":
             raise RunError("OCC0501", f"`{path}` reads sounds, not texts", "`occ transcribe`, or `occ.Transcriber`")
         if capacity < 2:
