@@ -18,6 +18,10 @@ FORMS = {
     "cut": ("", "x, short", "3, 20, 2", lambda z: np.fft.fft(z, 5, axis=1)),
     "inverse": ("<inverse = 1>", "x, long", "3, 20, 2", lambda z: np.fft.ifft(z, 32, axis=1)),
     "to real": ("<inverse = 1, onesided = 1>", "x, short", "3, 3, 2", lambda z: np.fft.irfft(z, 5, axis=1)),
+    "two factors": ("", "x", "3, 512, 1", lambda z: np.fft.fft(z.real, axis=1)),
+    "two odd factors": ("<inverse = 1>", "x", "2, 135, 2", lambda z: np.fft.ifft(z, axis=1)),
+    "two factors of columns": ("", "x, , first", "144, 3, 2", lambda z: np.fft.fft(z, axis=0)),
+    "a prime": ("", "x", "2, 131, 1", lambda z: np.fft.fft(z.real, axis=1)),
     "columns": ("", "x, , first", "20, 3, 2", lambda z: np.fft.fft(z, axis=0)),
 }
 SIZES = {"long": np.int64(32), "short": np.int64(5), "first": np.int64(0)}
@@ -114,3 +118,13 @@ def test_transform_of_any_extents_along_an_inner_axis(target: str) -> None:
     for name, length in (("y", 9), ("z", 3)):
         want = np.fft.rfft(x[..., 0], length, axis=1)
         np.testing.assert_allclose(got[name], np.stack([want.real, want.imag], -1), atol=1e-5)
+
+
+@pytest.mark.thinned
+def test_lengths_beyond_one_matrix():
+    """A matrix of 4,096 by 8,192 elements is too large to be a constant; two of 64 are not. The batch is symbolic."""
+    session = occ.compile(model_of("g (float[n, 4096, 1] x) => (float[n, b, c] y) { y = DFT (x) }"), "cpu")
+    for n in (1, 3):
+        x = RNG.standard_normal((n, 4096, 1), dtype=np.float32)
+        wanted = parts(np.fft.fft(x[..., 0], axis=1))
+        assert np.abs(session.run({"x": x})["y"] - wanted).max() <= 1e-6 * np.abs(wanted).max()

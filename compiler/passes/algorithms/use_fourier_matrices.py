@@ -15,6 +15,7 @@ from occ.compiler.ir.ops.attention import reshape
 from occ.compiler.ir.ops.signal import fourier_matrix
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.algorithms.two_step_fourier import in_two_steps, two_factors
 from occ.compiler.passes.base import Context, Pass, finish
 
 _LARGEST = 1 << 22  # elements of a matrix: one-sided frames of 2,048
@@ -25,7 +26,7 @@ class UseFourierMatrices(Pass):
     """Rewrites a DFT as a product with a constant matrix, and an STFT as a convolution.
 
     The filters of the convolution are windowed waves. They cost more operations than a fast transform, and less time up
-    to some thousand elements.
+    to some thousand elements. A DFT of both sides of more than some hundred takes two products (`two_step_fourier`).
 
     `%y = DFT(%x) : f32[N,257,2]` --> `%p = MatMul(%x, @waves)  %y = Reshape(%p)`
     """
@@ -68,16 +69,20 @@ def _dft(rw: Rewriter, op: Op, x: Value) -> Value | None:
     if not isinstance(size, int) or not isinstance(parts, int):
         return None
     n = length or (2 * (size - 1) if inverse and onesided else size)
-    if n < 1 or size * parts * 2 * n > _LARGEST:
+    factors = two_factors(n) if size == n and not onesided else None
+    if n < 1 or (factors is None and size * parts * 2 * n > _LARGEST):
         return None
-    matrix = fourier_matrix(size, parts, n, inverse=inverse, onesided=onesided).astype(x.tensor.dtype.numpy)
     b = rw.builder(op)
     order = [*(i for i in range(rank - 1) if i != k), k, rank - 1]
     back = tuple(order.index(i) for i in range(rank))
     turned = b.Transpose(x, perm=tuple(order)) if order != list(range(rank)) else x
-    lead, per_bin = turned.tensor.dims[:-2], 1 if inverse and onesided else 2
-    made = b.MatMul(reshape(b, turned, (*lead, size * parts)), b.constant(matrix))
-    made = reshape(b, made, (*lead, matrix.shape[1] // per_bin, per_bin))
+    if factors is not None:
+        made = in_two_steps(b, turned, *factors, inverse=inverse)
+    else:
+        matrix = fourier_matrix(size, parts, n, inverse=inverse, onesided=onesided).astype(x.tensor.dtype.numpy)
+        lead, per_bin = turned.tensor.dims[:-2], 1 if inverse and onesided else 2
+        made = b.MatMul(reshape(b, turned, (*lead, size * parts)), b.constant(matrix))
+        made = reshape(b, made, (*lead, matrix.shape[1] // per_bin, per_bin))
     return made if turned is x else b.Transpose(made, perm=back)
 
 
