@@ -96,6 +96,11 @@ def runtimes(_ctx: click.Context, _incomplete: str) -> Items:
     return list(dict.fromkeys([*PEERS, *OF_TEXTS]))
 
 
+def drafts(ctx: click.Context, incomplete: str) -> Items:
+    """What guesses tokens: n-grams, or the folder of a model."""
+    return [*(["ngram"] if "ngram".startswith(incomplete) else []), *files(ctx, incomplete)]
+
+
 def listed(one: Completer) -> Completer:
     """Several of a kind, with commas between them: the last is completed."""
 
@@ -149,7 +154,7 @@ COMPLETERS: dict[str, Completer] = {
     "--passes": listed(passes), "--print-before": passes_or_all, "--print-after": passes_or_all, "--stop-after": passes,
     "--rules": files, "--inputs": files, "--input": inputs_from_files, "--calibrate": files, "--onnx": files,
     "--shape": input_names, "--dim": dims, "--outputs": values, "--keep": values, "--operators": listed(operators_of_model), "--from": values, "--to": values, "--node": values,
-    "--against": listed(runtimes),
+    "--against": listed(runtimes), "--draft": drafts,
     "--workers": nothing, "--prompt": nothing, "--tokens": nothing, "--stop": nothing, "--host": nothing, "--why": nothing,
     "--test": nothing, "--generate": nothing, "--api-key": nothing, "--cors": nothing,
     "--text": nothing, "--query": nothing, "--language": nothing,
