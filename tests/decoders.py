@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
+import pytest
 from onnx import TensorProto, helper, numpy_helper
+
+import occ
 
 HEADS, GROUPS, SIZE, WORDS, LAYERS = 4, 2, 32, 50, 2
 WIDTH = HEADS * SIZE
@@ -212,3 +216,16 @@ class Reference:
         for _ in range(count):
             every.append(int(self.logits(every)[-1].argmax()))
         return every[len(ids) :]
+
+
+def tokens_of_runs(lm: occ.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """How many tokens each run reads."""
+    sizes: list[int] = []
+    run = lm.session.run
+
+    def counting(inputs: dict[str, np.ndarray], *rest: Any) -> dict[str, np.ndarray]:
+        sizes.append(inputs["input_ids"].size)
+        return run(inputs, *rest)
+
+    monkeypatch.setattr(lm.session, "run", counting)
+    return sizes

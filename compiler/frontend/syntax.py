@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import lark
 import numpy as np
+from lark.exceptions import VisitError
 
 from occ.compiler.frontend.te_text import literal as te_literal
 from occ.compiler.frontend.te_text import te_func
@@ -75,7 +76,6 @@ def _present(items: list[Any]) -> list[Any]:
     return [i for i in items if i is not None]
 
 
-@lark.v_args(inline=True)
 class Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     """Builds data from the parse, bottom-up and left to right, so that dims are declared before they are used."""
 
@@ -83,6 +83,16 @@ class Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
         super().__init__()
         self.symbols: dict[str, SymbolInfo] = {}
         self.te_symbols: dict[str, Dim] = {}  # dims with bounds of the te function that is being read
+
+    def _call_userfunc(self, tree: Any, new_children: list[Any] | None = None) -> Any:
+        """What the method of a rule makes of its children.
+
+        The name is a plain `str`: CPython drops a Ctrl-C that comes while it compares a lark token with names of methods.
+        """
+        try:
+            return getattr(self, str(tree.data))(*(tree.children if new_children is None else new_children))
+        except Exception as e:
+            raise VisitError(tree.data, tree, e) from e
 
     # dims
     dim = staticmethod(lambda d: d)

@@ -41,7 +41,7 @@ def run_routine(b: Any, support: Support, call: Any, emitted: RoutineEmitter, gi
 
 def emit_functions(support: Support, found: Sequence[RoutineEmitter]) -> None:
     """`occ_model_call`: runs the function number `call.plan`. `call.extents` are the values of all symbols, and `call.results` is
-    given the extents of all outputs, as far as they are known: before it runs the most that they can be.
+    given the extents of all outputs, as far as they are known: before it runs the upper bound of they.
     """
     fn = ir.Function(support.module, ir.FunctionType(I32, [PTR]), CALL)
     (call,) = fn.args

@@ -20,7 +20,7 @@ _FIRST_ROOM = 4096  # bytes that a growing buffer has at first
 
 
 class LateMemory:
-    """The pieces that a routine has from the heap, to give back when it ends.
+    """The pieces that a routine has from the heap, to return when it ends.
 
     Args:
         support: what all routines share.

@@ -62,7 +62,7 @@ def _needed(imports: Iterable[str]) -> tuple[str, ...]:
 
 @dataclass
 class _Region:
-    """Sections one after the other, and their bytes."""
+    """Sections in order, and their bytes."""
 
     at: int = 0
     end: int = 0

@@ -1,4 +1,4 @@
-"""Single layers as networks of many kinds have them, with random weights: what `occ warm` compiles besides whole networks.
+"""Single layers of common networks, with random weights, whose kernels `occ warm` compiles.
 
 Of 32 models of packages that nobody chose for it, these are the structures that several have and no usual network does: products
 of any rows, tables, parts that are taken out and joined, norms in pieces, and convolutions on pictures of any size.

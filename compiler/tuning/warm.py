@@ -94,7 +94,7 @@ class _Lanes:
             self.waiting = []
 
     def finish(self, tell: Callable[[str], None]) -> dict[str, CompileError]:
-        """The errors of all kernels, by name; `tell` is told how many units are done."""
+        """The errors of all kernels, by name; `tell` gets how many units are done."""
         share = -(-len(self.waiting) // self.lanes)
         rest, self.waiting = self.waiting, []
         for k in range(0, len(rest), max(share, 1)):

@@ -1,4 +1,4 @@
-"""`occ diff`: compares the outputs of a model with those of another runtime or target."""
+"""The command `occ diff`: the largest differences between the outputs of two runtimes or targets."""
 
 from __future__ import annotations
 

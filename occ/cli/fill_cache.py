@@ -1,4 +1,4 @@
-"""Builds of `occ run` in the background, for what they leave in the build cache: later runs find their kernels there."""
+"""Background builds of `occ run`, which fill the build cache with kernels for later runs."""
 
 from __future__ import annotations
 

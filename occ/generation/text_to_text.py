@@ -27,7 +27,7 @@ class TextToText(LanguageModel):
         path: a folder with `encoder_model.onnx`, and `decoder_model_merged.onnx` or `decoder_model.onnx` and
             `decoder_with_past_model.onnx`, in it or in its folder `onnx`.
         threads, target: as of `LanguageModel`.
-        capacity: tokens of a prompt, and of what is written, at the most; less if the model takes less.
+        capacity: tokens of a prompt, and of what is written, at most; less if the model takes less.
         several, adapter, draft: must be False and None.
 
     Raises:
@@ -101,7 +101,7 @@ class TextToText(LanguageModel):
         return self._model.write(request, self._model.begin({IDS: source}))
 
     def batch(self) -> Batch:
-        """Raises RunError: texts are written one after the other."""
+        """Raises RunError: texts are written in order."""
         raise RunError("OCC0501", "an encoder-decoder writes one text at a time", "leave out `batch_size`")
 
     def _beams(self, *_: Any, **__: Any) -> list[list[Any]]:

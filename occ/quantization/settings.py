@@ -1,4 +1,4 @@
-"""What is asked of a quantisation, and what the targets want."""
+"""Settings of a quantisation (bits, calibration, excluded nodes), and the operators and types each target supports."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ BLOCKS = (16, 32, 64, 128, 256)
 METHODS: dict[str, str] = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}  # names of the library
 BITS: dict[str, int] = {"int8": 8, "int4": 4}
 
-# Products, and what lies between them and takes codes as they are. Sums of two convolutions, as in residual nets, go with them;
+# Products, and what is between them and takes codes as they are. Sums of two convolutions, as in residual nets, go with them;
 # Concat and Resize do not: tensors of unlike ranges would share a scale there, as boxes and scores of a detector.
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _BETWEEN = (

@@ -14,12 +14,12 @@ class Callback:
 
     Python handles the signals that came while native code ran before the first instruction of a callback, and ctypes prints and
     drops what their handlers raise there. A generator waits *within* its `try`, so that it catches that too. What keeps
-    it from being resumed at all, such as a stack that is full, is still printed and dropped, and ctypes returns whatever lies on the
+    it from being resumed at all, such as a stack that is full, is still printed and dropped, and ctypes returns whatever is on the
     stack: native code counts in `call.detail` what it asks for, and what has been answered is taken off.
 
     Args:
         call: an `EntryCall`.
-        answer: gives what C is told; 0 is told where it raises.
+        answer: gives what C gets; 0 gets where it raises.
 
     Attributes:
         function: for C.

@@ -1,4 +1,4 @@
-"""The native entry of a model: one call of compiled code, which asks Python for what is not compiled.
+"""Calls of the compiled entry function of a model by ctypes, with callbacks into Python for host operators.
 
 `occ_model_run` takes an `occ_call`, which docs/native.md describes for C. It keeps nothing between calls: memory is what
 the caller gives it, so that calls may run side by side.
@@ -125,7 +125,7 @@ class _Runner:
         for k, at, rank in self._decided:
             if known.outputs[k][0] is not HANDLE:
                 room, made[k] = made[k].nbytes, beginning(made[k], tuple(block.results[at : at + rank]))
-                if 2 * made[k].nbytes < room:  # the next run is told how much it takes
+                if 2 * made[k].nbytes < room:  # the next run gets how much it takes
                     known.room.pop(k, None)
         block.values.clear()
         if block.call.needed > block.capacity:
@@ -135,7 +135,7 @@ class _Runner:
         return made if given is None else [_into(y, g, k) for k, (y, g) in enumerate(zip(made, given, strict=True))]
 
     def _tensors_of(self, inputs: Sequence[Any]) -> list[np.ndarray]:
-        """The inputs with nothing in the place of values that Python keeps."""
+        """The inputs with nothing instead of values that Python keeps."""
         return [_NOTHING if k in self._handles else x for k, x in enumerate(inputs)]
 
     def _of_host(self, block: Block, k: int, inputs: Sequence[Any]) -> Any:
@@ -199,7 +199,7 @@ class Entry(_Runner):
             (k, sum(self._rows[:k]), self._rows[k])
             for k, o in enumerate(m.outputs)
             if any(symbols(e) - shown for e in o.shape)
-        ]  # outputs of which a run tells the extents; before, the entry tells the most that they can be
+        ]  # outputs of which a run tells the extents; before, the entry tells the upper bound of they
 
     def quick(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
         """A run on arrays that kernels take as they are; None if they do not fit.

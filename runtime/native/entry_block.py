@@ -136,7 +136,7 @@ class Block:
         self.outputs = (ctypes.c_void_p * max(1, outputs + more))()
         self.results = (ctypes.c_int64 * max(1, results))()
         self.room = (ctypes.c_int64 * max(1, outputs))()
-        self.cells = aligned_bytes(ALIGNMENT * (inputs + outputs))  # where handles lie
+        self.cells = aligned_bytes(ALIGNMENT * (inputs + outputs))  # where handles are
         self.call = EntryCall(
             abi=ABI, threads=native.threads, weights=ctypes.addressof(weights),
             inputs=ctypes.addressof(self.inputs), outputs=ctypes.addressof(self.outputs),

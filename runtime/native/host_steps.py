@@ -45,7 +45,7 @@ class _Operand:
     """A buffer of a step.
 
     Attributes:
-        handle: what lies there is the number of a value: a sequence, an optional, a map, texts, a tensor of unknown rank.
+        handle: what is there is the number of a value: a sequence, an optional, a map, texts, a tensor of unknown rank.
         rank: of a tensor; 0 of values of which that is not known.
         fixed: it is a constant.
     """
@@ -68,7 +68,7 @@ class Values:
     """What Python keeps for one run: values by handle, results that wait for memory, outputs that nothing bounds.
 
     Args:
-        memory: the bytes of the call in which handles lie.
+        memory: the bytes of the call in which handles are.
     """
 
     def __init__(self, memory: Callable[[], Sequence[np.ndarray]]) -> None:
@@ -98,14 +98,14 @@ class Values:
         self._next += 1
 
     def at(self, address: int) -> Any:
-        """The value whose handle lies at an address."""
+        """The value whose handle is at an address."""
         return self._values[ctypes.c_int64.from_address(address).value]
 
     def forget_lost(self, call: EntryCall) -> None:
-        """Forget values whose handles lie nowhere any more, as those of former iterations of a loop, where there are many."""
+        """Forget values whose handles are nowhere any more, as those of former iterations of a loop, where there are many."""
         if len(self._values) < self._limit or call.needed > call.capacity:  # functions may have memory of the heap
             return
-        words = [m[: m.size // 64 * 64].view(np.int64)[::8] for m in self._memory()]  # they lie at aligned addresses
+        words = [m[: m.size // 64 * 64].view(np.int64)[::8] for m in self._memory()]  # they are at aligned addresses
         seen = {int(n) for w in words for n in w[(w >= _FIRST) & (w < self._next)]}
         self._values = {n: v for n, v in self._values.items() if n in seen}
         self._limit = max(_MANY, 2 * len(self._values))
@@ -150,7 +150,7 @@ class HostSteps:
         values.forget_lost(call)
         shown = list(_described([*reads, *writes] if call.request != FIND else reads, call))
         given = [_value(o, x, values) for o, x in zip(reads, shown[: len(reads)], strict=True)]
-        if any(o is not None and o.handle for o in writes):  # it may outlive what lies in memory now
+        if any(o is not None and o.handle for o in writes):  # it may outlive what is in memory now
             given = [_lasting(o, x) for o, x in zip(reads, given, strict=True)]
         if call.request == FIND:
             values.kept = self._run_step(step, given, self._env(call))

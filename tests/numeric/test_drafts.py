@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from decoders import WORDS, Reference, decoder
+from decoders import WORDS, Reference, decoder, tokens_of_runs
 
 import occ
 from occ.generation.drafts import NgramDrafts
@@ -33,19 +33,6 @@ def plain(folder: Path) -> occ.LanguageModel:
 @pytest.fixture(scope="module")
 def drafted(folder: Path) -> occ.LanguageModel:
     return occ.LanguageModel(folder, threads=1, capacity=120, target="cpu-jit", draft="ngram")
-
-
-def counted(lm: occ.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """How many tokens each run reads."""
-    sizes: list[int] = []
-    run = lm.session.run
-
-    def counting(inputs: dict[str, np.ndarray], *rest: Any) -> dict[str, np.ndarray]:
-        sizes.append(inputs["input_ids"].size)
-        return run(inputs, *rest)
-
-    monkeypatch.setattr(lm.session, "run", counting)
-    return sizes
 
 
 def test_ngrams_are_found_where_they_were_last() -> None:
@@ -81,7 +68,7 @@ def test_greedy_tokens_are_those_of_onnxruntime(
         want = reference.greedy(ids, 48)
         assert lm.generate(ids, max_new_tokens=48) == want
         monkeypatch.setattr(lm, "_new_drafts", partial(Given, [*ids, *want]))
-        sizes = counted(lm, monkeypatch)
+        sizes = tokens_of_runs(lm, monkeypatch)
         assert lm.generate(ids, max_new_tokens=48) == want
         assert max(sizes[1:]) == 4
         assert len(sizes) < 26
@@ -144,7 +131,7 @@ def test_the_end_of_a_text_and_of_the_cache(drafted: occ.LanguageModel, plain: o
 def test_a_smaller_model_guesses(folder: Path, plain: occ.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
     """Here the model itself, all of whose guesses are right: a run gives four tokens."""
     lm = occ.LanguageModel(folder, threads=1, capacity=120, target="cpu-jit", draft=folder)
-    sizes = counted(lm, monkeypatch)
+    sizes = tokens_of_runs(lm, monkeypatch)
     assert lm.generate([7, 8], 41) == plain.generate([7, 8], 41)
     assert sizes == [2, *[4] * 10]
 

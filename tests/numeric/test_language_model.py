@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
-from decoders import WORDS, Reference, decoder, in_blocks, merged
+from decoders import WORDS, Reference, decoder, in_blocks, merged, tokens_of_runs
 
 import occ
 
@@ -90,14 +90,7 @@ def test_products_in_codes_are_as_near_the_truth_as_those_of_onnxruntime(
 def test_long_prompts_are_read_in_parts(
     lm: occ.LanguageModel, model: onnx.ModelProto, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    sizes: list[int] = []
-    run = lm.session.run
-
-    def counted(inputs: dict[str, np.ndarray], *rest: object) -> dict[str, np.ndarray]:
-        sizes.append(inputs["input_ids"].size)
-        return run(inputs, *rest)
-
-    monkeypatch.setattr(lm.session, "run", counted)
+    sizes = tokens_of_runs(lm, monkeypatch)
     monkeypatch.setattr("occ.generation.decoder.PREFILL_CHUNK", 16)
     ids = np.random.default_rng(8).integers(0, WORDS, 60).tolist()
     want = Reference(model).logits(ids)

@@ -47,7 +47,7 @@ _FOLDS: Mapping[str, _Fold] = {
 
 
 def fold_constants(top: Graph) -> None:
-    """Put constants in the place of nodes that read constants alone, where the model grows by little.
+    """Replace nodes that read constants alone by constants, where the model grows by little.
 
     What would make a large constant larger, or keep a second form of one beside it, stays: half-precision weights are cast on
     the device. Outputs of a graph stay nodes. Extents must be final, since several graphs are merged node by node.

@@ -91,6 +91,11 @@ def _inside(row: Expr, before: Dim, step: int) -> Expr:
     return row if before == 0 else where(row < 0, row % step, row)
 
 
+def _padded(t: Builder, x: Tensor, win: Window) -> Tensor:
+    """The input with zeros around it, as far as windows reach."""
+    return t.pad(x, (0, 0, *win.before), (0, 0, *_reachable_end(x, win)), literal(0, x.dtype))
+
+
 @op("AveragePool", sample=picture, writes="first")
 class AveragePool:
     """ONNX AveragePool; without `count_include_pad` the divisor is the number of taps inside the input."""
@@ -98,7 +103,7 @@ class AveragePool:
     def body(t, x, *, a):
         win = _pool_kernel(x, a, "AveragePool")
         n = len(win.out)
-        padded = t.pad(x, (0, 0, *win.before), (0, 0, *_reachable_end(x, win)), literal(0, x.dtype))
+        padded = _padded(t, x, win)
         shape = (*x.shape[:2], *win.out)
         acc = t.sum(shape, win.kernel, lambda *i: f.in_acc(padded[(*i[:2], *win.position(i[2 : 2 + n], i[2 + n :]))]))
 
@@ -134,7 +139,7 @@ class LpPool:
     def body(t, x, *, a):
         win = _pool_kernel(x, a, "LpPool")
         n = len(win.out)
-        padded = t.pad(x, (0, 0, *win.before), (0, 0, *_reachable_end(x, win)), literal(0, x.dtype))
+        padded = _padded(t, x, win)
         shape = (*x.shape[:2], *win.out)
 
         def tap(*i):

@@ -91,7 +91,7 @@ def _candidates(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
 
 
 def _greatest(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
-    """Positions of the `k` greatest elements alone, in the order in which they lie."""
+    """Positions of the `k` greatest elements alone, in the order in which they are."""
     n = keys.shape[axis]
     if isinstance(n, int) and isinstance(k, int) and k > 0 and (length := isqrt(n // k)) >= _SHORTEST:
         return _from_blocks(t, keys, axis, k, length)

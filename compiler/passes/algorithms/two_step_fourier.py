@@ -28,7 +28,7 @@ def in_two_steps(b: GraphBuilder, x: Value, first: int, second: int, *, inverse:
     """The transform of `x [.., first * second, 1 or 2]` along its last axis but one, both sides.
 
     Element `j = second * j1 + j2` adds to bin `k = k1 + first * k2` as `W(first)**(j1 k1) * W(n)**(j2 k1) * W(second)**(j2 k2)`:
-    a product over `j1`, a rotation, and a product over `j2`. Parts lie apart in between, so that all goes along rows.
+    a product over `j1`, a rotation, and a product over `j2`. Parts are apart in between, so that all goes along rows.
 
     `y = F(n) @ x` --> `s[k1, p, j2] = F(first) @ x[j1, j2]  t = s * W(n)**(j2 k1)  y[k2, k1, p] = t[k1, (p, j2)] @ F(second)`
     """

@@ -79,7 +79,7 @@ def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
 
 
 def _with_sizes(f: TeFunc) -> General | None:
-    """The function with further dims in the place of numbers."""
+    """The function with further dims instead of numbers."""
     kept: set[int] = set()
     certain = _certain(f)
     for merged in (False, True):
@@ -250,7 +250,7 @@ class _Sizes:
         return [s for s in self.parent if self._root(s) == root]
 
     def _tiles(self, root: Slot) -> Iterator[int]:
-        """Lengths of the tiles in which a class lies in memory."""
+        """Lengths of the tiles in which a class is in memory."""
         for p in (*self.f.params, *self.f.results):
             for axis, length in p.type.layout.tiles:
                 if self._root((p.name, axis)) == root:
@@ -307,7 +307,7 @@ class _Sizes:
         return replace(s, axes=axes, expr=transform(s.expr, visit))
 
     def _lifted(self, e: Expr, s: AnyStage, near: Expr) -> Expr:
-        """Index arithmetic with sizes in the place of numbers that are sizes."""
+        """Index arithmetic with sizes instead of numbers that are sizes."""
 
         def visit(n: Expr) -> Expr | None:
             if isinstance(n, Const) and n.dtype == I64 and isinstance(n.value, int) and n.value > SMALL:

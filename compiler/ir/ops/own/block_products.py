@@ -8,6 +8,9 @@ exists nowhere: a block is unpacked in registers, multiplied in i32, and scaled.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from typing import Any
+
 from occ.compiler.ir.dim import Dim, ceildiv, lower, upper
 from occ.compiler.ir.dim import minimum as min_dim
 from occ.compiler.ir.dtype import F32, I8, I16, I32, I64, U8
@@ -121,72 +124,83 @@ class BlockMatmul:
     operands = ("codes", "steps", "w", "scales", "zeros", "x")
 
     def body(t, codes, steps, w, scales, zeros=None, x=None, *, a):
-        *coded, digits, blocks, size = codes.shape
-        rows = coded if x is None else x.shape[:-1]
-        panels, _, words, width, four = w.shape
-        centre, nd, ns = 1 << (a.bits - 1), len(rows), -(-blocks // scales.shape[1])
-        each = 8 // a.bits
-
-        def coded_row(row):
-            return row if x is None else (*row[:-1], minimum(row[-1], wrap(coded[-1] - 1)))
-
-        def part(p, b, h, i, c, m):
-            byte = w[p, b, i, c, m]
-            return byte if each == 1 else binary("shr", byte, cast(U8, h * a.bits)) & ((1 << a.bits) - 1)
-
-        parts = t.map((panels, blocks, each, words, width, four), part, name="parts")
-
-        def code(row, *i):
-            return codes[(*coded_row(row), *i)]
-
-        def product(*i, dtype=I32):
-            *row, p, b, d, c, h, j, m = i
-            return cast(dtype, parts[p, b, h, j, c, m]) * cast(dtype, code(row, d, b, (h * words + j) * four + m))
-
-        narrow = I16 if sums_fit(a.bits, each * words * four) else I32
-
-        def in_pairs(*i):
-            *row, q, h, j, m = i
-            return product(*row, h, j, q * 2 + m, dtype=narrow)
-
-        # What the centre of the codes adds to the products of a block.
-        total = t.sum(
-            (*rows, digits, blocks), [size], lambda *i: cast(I32, code(i[:nd], *i[nd:])) * centre, name="total"
-        )
-        shape = (*rows, panels, blocks, digits, width)
-        if getattr(a, "pairs", 0):
-            pairs = t.sum((*shape, 2), (each, words, 2), in_pairs, name="pairs")
-            dot = t.sum(shape, (2,), lambda *i: cast(I32, pairs[i]) if narrow is I16 else pairs[i], name="dot")
-        else:
-            dot = t.sum(shape, (each, words, four), product, name="dot")
-
-        def joined(digit):
-            """The digits as one number: exact but for one rounding of the first two, one of all."""
-            high = digit(digits - 1) if digits == 1 else digit(digits - 1) * 256 + digit(digits - 2)
-            value = cast(F32, high)
-            return value if digits < 3 else value * 256.0 + cast(F32, digit(0))
-
-        def in_f32(*i):
-            return joined(lambda d: total[(*i[:-1], d, i[-1])])
-
-        whole = None if zeros is None else t.map((*rows, blocks), in_f32, name="whole")
-
-        def block(*i):
-            *row, p, c, b = i
-            at = (p, b // ns, c)
-            value = joined(lambda d: dot[(*row, p, b, d, c)] - total[(*row, d, b)])
-            if whole is not None and zeros is not None:  # how far the zero point is from the centre, in parts of that
-                value = value + (literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)) * whole[(*row, b)]
-            return value * (cast(F32, scales[at]) * steps[(*coded_row(row), b)])
-
-        acc = t.sum((*rows, panels, width), [blocks], block, name="product")
+        rows = codes.shape[:-3] if x is None else x.shape[:-1]
+        width = w.shape[3]
+        acc = _code_sum(t, codes, steps, (w, scales, zeros), rows, a)
         many = None if x is None else _unpacked_sum(t, x, w, scales, zeros, a.bits)
 
         def column(*i):
-            at = (*i[:nd], i[-1] // width, i[-1] % width)
+            at = (*i[:-1], i[-1] // width, i[-1] % width)
             return acc[at] if many is None else where(wrap(rows[-1]) <= DIGIT_ROWS, acc[at], many[at])
 
         return t.map((*rows, a.n), column, name="columns")
+
+
+def _code_sum(
+    t: Builder, codes: Tensor, steps: Tensor, weight: tuple[Tensor, Tensor, Tensor | None], rows: Sequence[Dim], a: Any
+) -> Tensor:
+    """`rows` of codes times the dequantised weight, in f32 `[.., panels, columns]`, block by block.
+
+    Rows beyond those that have codes repeat the last of them.
+    """
+    w, scales, zeros = weight
+    coded, (digits, blocks, size) = tuple(codes.shape[:-3]), codes.shape[-3:]
+    panels, _, words, width, four = w.shape
+    centre, nd, ns = 1 << (a.bits - 1), len(rows), -(-blocks // scales.shape[1])
+    each = 8 // a.bits
+
+    def coded_row(row):
+        return row if tuple(rows) == coded else (*row[:-1], minimum(row[-1], wrap(coded[-1] - 1)))
+
+    def part(p, b, h, i, c, m):
+        byte = w[p, b, i, c, m]
+        return byte if each == 1 else binary("shr", byte, cast(U8, h * a.bits)) & ((1 << a.bits) - 1)
+
+    parts = t.map((panels, blocks, each, words, width, four), part, name="parts")
+
+    def code(row, *i):
+        return codes[(*coded_row(row), *i)]
+
+    def product(*i, dtype=I32):
+        *row, p, b, d, c, h, j, m = i
+        return cast(dtype, parts[p, b, h, j, c, m]) * cast(dtype, code(row, d, b, (h * words + j) * four + m))
+
+    narrow = I16 if sums_fit(a.bits, each * words * four) else I32
+
+    def in_pairs(*i):
+        *row, q, h, j, m = i
+        return product(*row, h, j, q * 2 + m, dtype=narrow)
+
+    # What the centre of the codes adds to the products of a block.
+    total = t.sum((*rows, digits, blocks), [size], lambda *i: cast(I32, code(i[:nd], *i[nd:])) * centre, name="total")
+    shape = (*rows, panels, blocks, digits, width)
+    if getattr(a, "pairs", 0):
+        pairs = t.sum((*shape, 2), (each, words, 2), in_pairs, name="pairs")
+        dot = t.sum(shape, (2,), lambda *i: cast(I32, pairs[i]) if narrow is I16 else pairs[i], name="dot")
+    else:
+        dot = t.sum(shape, (each, words, four), product, name="dot")
+
+    def in_f32(*i):
+        return _joined(digits, lambda d: total[(*i[:-1], d, i[-1])])
+
+    whole = None if zeros is None else t.map((*rows, blocks), in_f32, name="whole")
+
+    def block(*i):
+        *row, p, c, b = i
+        at = (p, b // ns, c)
+        value = _joined(digits, lambda d: dot[(*row, p, b, d, c)] - total[(*row, d, b)])
+        if whole is not None and zeros is not None:  # how far the zero point is from the centre, in parts of that
+            value = value + (literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)) * whole[(*row, b)]
+        return value * (cast(F32, scales[at]) * steps[(*coded_row(row), b)])
+
+    return t.sum((*rows, panels, width), [blocks], block, name="product")
+
+
+def _joined(digits: int, digit: Callable[[int], Expr]) -> Expr:
+    """Digits as one number in f32: exact but for one rounding of the first two, one of all."""
+    high = digit(digits - 1) if digits == 1 else digit(digits - 1) * 256 + digit(digits - 2)
+    value = cast(F32, high)
+    return value if digits < 3 else value * 256.0 + cast(F32, digit(0))
 
 
 def _unpacked_sum(t: Builder, x: Tensor, w: Tensor, scales: Tensor, zeros: Tensor | None, bits: int) -> Tensor:

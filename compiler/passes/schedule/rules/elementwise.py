@@ -19,7 +19,7 @@ from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, 
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
 
-_FEW = 16  # elements that are read one after the other without a loop
+_FEW = 16  # elements that are read in order without a loop
 _BLOCK = 4096  # elements of a symbolic number that are computed in one task
 
 
