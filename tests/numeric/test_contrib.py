@@ -213,6 +213,11 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
         {"q": f32(2, 1, 16), "k": f32(2, 1, 16), "v": f32(2, 1, 16), "_b": f32(), "_m": f32(), "_s": f32(),
          "pk": f32(2, 2, 6, 8), "pv": f32(2, 2, 6, 8), "l": np.array([3], np.int32)}, {"num_heads": 2}, 3, 1e-4,
     ),
+    "multi-head-in-a-shared-buffer-causal": (
+        "MultiHeadAttention",
+        {"q": f32(2, 1, 16), "k": f32(2, 1, 16), "v": f32(2, 1, 16), "_b": f32(), "_m": f32(), "_s": f32(),
+         "pk": f32(2, 2, 6, 8), "pv": f32(2, 2, 6, 8), "l": np.array([3], np.int32)}, {"num_heads": 2, "unidirectional": 1}, 3, 1e-4,
+    ),
     "multi-head-bias": ("MultiHeadAttention", QKV | {"b": f32(48), "m": np.array([[1, 1, 1, 1, 0], [1, 1, 1, 0, 0]], np.int32)}, {"num_heads": 2}, 1, 1e-4),
     "multi-head-scores": ("MultiHeadAttention", QKV | {"_b": f32(), "_m": f32(), "bias": f32(1, 2, 3, 5)}, {"num_heads": 2, "scale": 0.2}, 1, 1e-4),
     "group-query": ("GroupQueryAttention", GQA, {"num_heads": 4, "kv_num_heads": 2, "do_rotary": 1}, 3, 1e-4),

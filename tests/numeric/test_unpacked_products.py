@@ -58,12 +58,23 @@ def test_from_one_row_to_many(zeros: bool) -> None:
 
 
 @pytest.mark.parametrize(
-    ("bits", "size", "k", "n"), [(4, 32, 150, 40), (8, 16, 80, 33), (2, 64, 192, 16), (4, 128, 100, 7)]
+    ("bits", "size", "k", "n"),
+    [(4, 32, 150, 40), (8, 16, 80, 33), (2, 64, 192, 16), (4, 128, 100, 7), (4, 32, 32, 9), (4, 16, 16, 9)],
 )
 def test_any_block_and_number_of_bits(bits: int, size: int, k: int, n: int) -> None:
     """Also where the last block is not full, and where there is only one."""
     made, w = model(k, n, ["rows"], bits=bits, size=size, zeros=True)
     check(made, w, occ.compile(made, "cpu"), (4,), (19,), (64,))
+
+
+@pytest.mark.parametrize("k", [16, 32])
+def test_a_single_block_does_not_see_the_next_row(k: int) -> None:
+    """Panels have two blocks at least, the second of zeros: times infinity they would be NaN."""
+    made, w = model(k, 9, ["rows"], size=k)
+    x = RNG.normal(size=(20, k)).astype(np.float32)
+    x[1::2] = np.inf
+    got = occ.compile(made, "cpu").run({"x": x})["y"]
+    np.testing.assert_allclose(got[::2], x[::2] @ w, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("rows", [16, 17, 40])

@@ -11,7 +11,7 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.dtype import F32, I32, I64
+from occ.compiler.ir.dtype import F32, I64
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import (
     from_heads,
@@ -34,8 +34,8 @@ MASKED = -10000.0  # what onnxruntime adds to the score of a masked key, where t
 class KeyMask:
     """The additive mask of scores, `[N or 1, 1, Q or 1, K]`.
 
-    The mask is 1 for keys that count, `[N, K]` or `[N, Q, K]`; or the number of keys that count, `[N]`; or where they end
-    and where they start, `[2N]`.
+    The mask is above 0 for keys that count, `[N, K]` or `[N, Q, K]`; or the number of keys that count, `[N]`, also as the
+    first N of `[3N + 2]`; or where they end and where they start, `[2N]`.
     """
 
     static = ("keys", "batch")
@@ -80,17 +80,20 @@ def _biased(
 
 def attend(
     b: GraphBuilder, q: Value, k: Value, v: Value, a: SimpleNamespace, *, mask: Value | None, bias: Value | None,
-    past: Dim | None,
+    past: Dim | None, lengths: Value | None = None,
 ) -> Value:  # fmt: skip
-    """Attention of heads `[N, H, L, D]`; causal if the node is unidirectional, after `past` keys."""
+    """Attention of heads `[N, H, L, D]`; causal if the node is unidirectional, after `past` keys.
+
+    With `lengths`, `[N]`, only so many keys of each batch count, the last ones those of the queries.
+    """
     n, keys = q.tensor.dims[0], k.tensor.dims[2]
     if bias is not None and bias.tensor.rank:
         equal_dims(bias.tensor.dims[-1], keys, "a bias of attention, and keys")
     scores = scores_of(b, q, k, a.scale or head_scale(q, None, name="Attention"), name="Attention")
     added = _biased(b, mask, bias, n, keys, a)
-    if added is not None or a.unidirectional:
+    if added is not None or a.unidirectional or lengths is not None:
         offset = None if past is None else b.dims(values=(past,), shape=(1,))
-        scores = b.attention_mask(scores, added, None, offset, causal=int(bool(a.unidirectional)), left=-1, right=-1)
+        scores = b.attention_mask(scores, added, lengths, offset, causal=int(bool(a.unidirectional)), left=-1, right=-1)
     return grouped_matmul(b, b.attention_softmax(scores), v, name="Attention")
 
 
@@ -207,35 +210,18 @@ class MultiHeadAttention:
             parts = split(b, bias, [int(s) for s in sizes], 0)
             q, k, v = (x if x.tensor.rank == 4 else b.Add(x, part) for x, part in zip((q, k, v), parts, strict=True))
         q, k, v = (to_heads(b, "MultiHeadAttention", x, a.num_heads) for x in (q, k, v))
-        if length is not None and past_k is not None and past_v is not None:
-            k, v, padding = _shared(b, past_k, past_v, k, v, padding, length, a)
-            past = None
-        else:
+        past = lengths = None
+        if length is None or past_k is None or past_v is None:
             past = None if past_k is None else past_k.tensor.dims[2]
             k, v = joined(b, past_k, k), joined(b, past_v, v)
-        y = from_heads(b, attend(b, q, k, v, a, mask=padding, bias=scores, past=past))
+        elif padding is None:
+            before = b.Expand(b.Cast(length, to=I64), b.dims(values=(k.tensor.dims[0],), shape=(1,)))
+            lengths = b.Add(before, b.dims(values=(k.tensor.dims[2],), shape=(1,)))
+            k, v = (b.TensorScatter(old, x, before, axis=2) for old, x in ((past_k, k), (past_v, v)))
+        else:
+            raise Invalid("`MultiHeadAttention` with a shared buffer takes no mask", code="OCC0301")
+        y = from_heads(b, attend(b, q, k, v, a, mask=padding, bias=scores, past=past, lengths=lengths))
         return (y, k, v)[: a.n_results]
-
-
-def _shared(
-    b: GraphBuilder,
-    past_k: Value,
-    past_v: Value,
-    k: Value,
-    v: Value,
-    padding: Value | None,
-    length: Value,
-    a: SimpleNamespace,
-):
-    """Keys and values `[N, H, most, D]`, of which `length` were there before; and how many of each batch count now."""
-    if padding is not None or (a.unidirectional and k.tensor.dims[2] != 1):
-        raise Invalid("`MultiHeadAttention` with a shared buffer takes no mask, and one query where it is unidirectional",
-                      code="OCC0301")  # fmt: skip
-    n, _, steps, _ = k.tensor.dims
-    shape = b.dims(values=(n,), shape=(1,))
-    before = b.Expand(b.Cast(length, to=I64), shape)
-    keys, values = (b.TensorScatter(past, x, before, axis=2) for past, x in ((past_k, k), (past_v, v)))
-    return keys, values, b.Cast(b.Add(before, b.dims(values=(steps,), shape=(1,))), to=I32)
 
 
 def _unpacked(b: GraphBuilder, x: Value, n: int) -> list[Value]:

@@ -26,6 +26,7 @@ _PANELS = 64  # that are packed at a time
 # Digits of activations by accuracy level: f32 has 24 bits, f16 and bf16 have less than 16, and int8 has 8.
 _DIGITS = {0: 3, 1: 3, 2: 2, 3: 2, 4: 1}
 _PIECE = 1 << 20  # elements that are compared at a time
+_Known = dict[tuple[Value, int, int, bool | None], tuple[Value, Value]]  # (x, chunk, digits, few rows) -> codes, steps
 _Packed = dict[tuple[object, ...], Weight]  # (role, N, K, bits, block, weight) -> the same in panels
 
 
@@ -52,7 +53,7 @@ class UseBlockProducts(Pass):
         packed: _Packed = {}
         heads: list[_Product] = []
         for func in m.funcs.values():
-            known: dict[tuple[Value, int, int], tuple[Value, Value]] = {}
+            known: _Known = {}
             for op in [op for op in func.body if op.name == _NAME and takes(op)]:
                 digits = 1 if self.rounded else _DIGITS[op.a.accuracy_level]
                 made = _Product(op, rw, lanes, digits, in_pairs=ctx.machine.int8_dot_width == 2)
@@ -87,39 +88,36 @@ class _Product:
         self.blocks = max(-(-op.a.K // self.chunk), 2)
         self.panels = max(-(-op.a.N // lanes), 2)
 
-    def replace(
-        self,
-        known: dict[tuple[Value, int, int], tuple[Value, Value]],
-        packed: _Packed,
-    ) -> None:
+    def replace(self, known: _Known, packed: _Packed) -> None:
         """Replace the op by products of codes; `known` and `packed` have what others have made."""
         op, b = self.op, self.rw.builder(self.op)
         x, *_, bias = (*op.operands, None, None, None)[:6]
         assert x is not None
         several = self.digits == 3 and x.tensor.rank > 1 and op.a.N > 1  # a column alone has no panels
         few = digits_for(x.tensor.dims[-2]) if several else True
+        margin = _margin(x.tensor.rank, self.blocks * self.chunk - op.a.K)
+        wide = b.Pad(x, b.constant(margin)) if self.chunk >= op.a.K else x  # weights have two blocks at least
         if few is False:
-            made = b.unpacked_block_matmul(x, *self._weights(packed), n=op.a.N, bits=op.a.bits)
+            made = b.unpacked_block_matmul(wide, *self._weights(packed), n=op.a.N, bits=op.a.bits)
         else:
             weights: list[Value | None] = [*self._weights(packed)]
-            more = [] if few else [*[None] * (3 - len(weights)), x]
-            made = b.block_matmul(*self._codes_of(x, known, few), *weights, *more, n=op.a.N, bits=op.a.bits, **self.how)
+            more = [] if few else [*[None] * (3 - len(weights)), wide]
+            made = b.block_matmul(
+                *self._codes_of(x, wide, known, few), *weights, *more, n=op.a.N, bits=op.a.bits, **self.how
+            )
         if bias is not None:
             made = b.Add(made, bias if bias.tensor.dtype == F32 else b.Cast(bias, to=F32))
         self.rw.replace(op, [_as(b, made, x.tensor.dtype)])
 
-    def _codes_of(
-        self, x: Value, known: dict[tuple[Value, int, int], tuple[Value, Value]], few: bool | None
-    ) -> tuple[Value, Value]:
+    def _codes_of(self, x: Value, wide: Value, known: _Known, few: bool | None) -> tuple[Value, Value]:
         """The codes of activations and their steps: of the first rows alone where more are multiplied in f32."""
-        op, b = self.op, self.rw.builder(self.op)
-        if (x, self.chunk, self.digits) not in known:
-            margin = _margin(x.tensor.rank, self.blocks * self.chunk - op.a.K)
-            wide = b.Pad(x, b.constant(margin)) if self.chunk >= op.a.K else x
-            how = {"size": self.chunk, "digits": self.digits} | ({} if few else {"rows": DIGIT_ROWS})
+        key = (x, self.chunk, self.digits, few)
+        if key not in known:
+            b, how = self.rw.builder(self.op), {"size": self.chunk, "digits": self.digits}
+            how |= {} if few else {"rows": DIGIT_ROWS}
             steps = b.block_steps(wide, **how)
-            known[x, self.chunk, self.digits] = (b.block_codes(wide, steps, **how), steps)
-        return known[x, self.chunk, self.digits]
+            known[key] = (b.block_codes(wide, steps, **how), steps)
+        return known[key]
 
     def has_rows_of(self, op: Op) -> bool:
         """Whether a gather takes rows of the matrix: that its codes, scales and zero points are the same bytes."""
