@@ -98,8 +98,8 @@ class BackgroundBuild:
         with tempfile.TemporaryDirectory(prefix="occ-build-") as folder:
             path, out = self.source, Path(folder) / "made.occ"
             if isinstance(path, bytes):
-                path = Path(folder) / "model.onnx"
-                path.write_bytes(self.source if isinstance(self.source, bytes) else b"")
+                data, path = path, Path(folder) / "model.onnx"
+                path.write_bytes(data)
             command = ["build", str(path), "-o", str(out), *self._options(shapes)]
             if not _ended_well(command, folder, stopped) or _stamp(self.source) != self.stamp:
                 return None

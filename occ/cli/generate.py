@@ -13,6 +13,7 @@ import click
 from occ.cli import options
 from occ.cli.console import say
 from occ.cli.numbers import Whole
+from occ.generation.names import DRAFT_TOKENS
 
 
 @click.command("generate")
@@ -85,7 +86,7 @@ from occ.cli.numbers import Whole
     help="Guess tokens, by what followed the same ones before or by a smaller model, and verify them in one run.",
 )
 @click.option(
-    "--draft-tokens", type=click.IntRange(1), default=3, show_default=True, help="How many to guess at a time."
+    "--draft-tokens", type=Whole(1), default=DRAFT_TOKENS, show_default=True, help="How many to guess at a time."
 )
 @options.threads
 def command(
@@ -105,8 +106,7 @@ def command(
     if chat and not prompts:
         raise click.UsageError("--chat takes a --prompt")
     given: list[Prompt] = [*prompts, *map(_ids, tokens)]
-    more: dict[str, Any] = {} if draft is None else {"draft": draft, "draft_tokens": draft_tokens}
-    lm = LanguageModel(Path(model), threads, capacity, adapter=adapter, **more)
+    lm = LanguageModel(Path(model), threads, capacity, adapter=adapter, draft=draft, draft_tokens=draft_tokens)
     if chat:
         given = [lm.chat([{"role": "user", "content": p}]) for p in prompts]
     start, made = time.perf_counter(), list[int]()

@@ -19,7 +19,7 @@ from occ.generation.beams import Beams, BeamState, search
 from occ.generation.decoder import Decoders
 from occ.generation.drafts import Drafts, ModelDrafts, NgramDrafts
 from occ.generation.folder import Folder, encoder_file
-from occ.generation.names import LOGITS, STARTS
+from occ.generation.names import DRAFT_TOKENS, LOGITS, NGRAM, STARTS
 from occ.generation.open import open_model
 from occ.generation.requests import Constraint, Ending, GenerationRequest, generate_batch, generate_one
 from occ.generation.sampling import Sampler, Sampling
@@ -29,8 +29,6 @@ from occ.runtime.session import Session
 
 Prompt = str | Sequence[int]
 Stops = Sequence[str] | Sequence[int] | str | None
-NGRAM = "ngram"
-DRAFT_TOKENS = 3  # up to 4 rows attention reads the caches where they are, and products take one tile
 _BATCH = 8  # texts of a run: weights are read once for all, and more gain little
 
 

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+NGRAM = "ngram"  # drafts of what followed the same tokens before
+DRAFT_TOKENS = 3  # up to 4 rows attention reads the caches where they are, and products take one tile
 STARTS = "starts"  # of several sequences: the place in the caches at which each begins
 _PAST = ("past_key_values.", "past_", "past.")
 _PRESENT = ("present_key_values.", "present_", "present.")

@@ -12,7 +12,7 @@ import numpy as np
 from occ.compiler.targets.default import DEFAULT
 from occ.generation.batch import Batch
 from occ.generation.language_model import LanguageModel, Prompt, Stops
-from occ.generation.names import IDS
+from occ.generation.names import DRAFT_TOKENS, IDS
 from occ.generation.requests import GenerationRequest
 from occ.generation.seq2seq import Seq2Seq, Seq2SeqFiles, Suppressed
 from occ.generation.text import Tokenizer
@@ -28,7 +28,7 @@ class TextToText(LanguageModel):
             `decoder_with_past_model.onnx`, in it or in its folder `onnx`.
         threads, target: as of `LanguageModel`.
         capacity: tokens of a prompt, and of what is written, at most; less if the model takes less.
-        several, adapter, draft: must be False and None.
+        several, adapter, draft: must be False and None; without drafts `draft_tokens` means nothing.
 
     Raises:
         CompileError: a part cannot be compiled.
@@ -37,7 +37,8 @@ class TextToText(LanguageModel):
 
     def __init__(
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
-        several: bool = False, adapter: str | os.PathLike[str] | None = None, draft: str | os.PathLike[str] | None = None,
+        several: bool = False, adapter: str | os.PathLike[str] | None = None,
+        draft: str | os.PathLike[str] | None = None, draft_tokens: int = DRAFT_TOKENS,
     ) -> None:  # fmt: skip
         files = Seq2SeqFiles.of(Path(path))
         assert files is not None, "`LanguageModel` has looked"

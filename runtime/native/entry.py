@@ -249,11 +249,11 @@ class Entry(_Runner):
         return median(spent[1:]) * 1e-9
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
-        """A call on arrays that are checked, for many runs; None if a run has to find an output."""
+        """A call on arrays that are checked, for many runs; None if a run has to find an output, or is observed."""
         if self._handles or self._decided or any(self._kept):
             return None
         known = self._known.get(shapes := tuple([x.shape for x in inputs])) or self._of_shapes(shapes)
-        if known is None or known.late:
+        if known is None or known.late or self._native.observer is not None:
             return None
         block = self._block()
         block.grow(max(known.needed, ALIGNMENT))

@@ -63,7 +63,7 @@ def sessions(artifact: str, case: str) -> None:
 def _loaded(artifact: str) -> tuple[Library, str]:
     engine = occ.load(artifact).engine
     (kernel,) = (s.name for s in engine.manifest.plan.steps)
-    return engine._library, kernel
+    return engine._native.library, kernel
 
 
 def _call(library: Library, kernel: str, x: np.ndarray, y: np.ndarray, n: int) -> None:

@@ -73,7 +73,7 @@ MODELS = {
 @pytest.mark.parametrize("target", ["cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
 def test_results_are_those_of_onnxruntime(name: str, target: str):
     m = model_of(MODELS[name])
-    entry, runner = on_threads(Compilation(m, Settings(target)).artifact())
+    sessions = on_threads(Compilation(m, Settings(target)).artifact())
     ort = onnxruntime.InferenceSession(m.SerializeToString())
     rng = np.random.default_rng(3)
     flags = [i.name for i in m.graph.input if i.name in ("c", "d")]
@@ -84,7 +84,7 @@ def test_results_are_those_of_onnxruntime(name: str, target: str):
             if name == "loop":
                 feed["times"] = np.array(n % 4)
             expected = ort.run(None, feed)
-            for s in (entry, runner):
+            for s in sessions:
                 for got, want in zip(s.run(feed).values(), expected, strict=True):
                     assert got.shape == want.shape
                     np.testing.assert_allclose(got, want, rtol=1e-6, atol=1e-6)

@@ -90,12 +90,12 @@ def test_joins_agree_with_onnxruntime(dims: str, target: str) -> None:
     fixed = not dims.startswith("n")
     names = [n for n in GRAPHS if fixed or n != "a constant"]
     model = graphs(names, dims)
-    native, python = sessions(model, target)
+    one, two = sessions(model, target)
     peer = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
     for n, h in ((1, 6),) if fixed else ((1, 6), (3, 5), (2, 1)):
         x = np.random.default_rng(n).standard_normal((n, 16, h, 6)).astype(np.float32)
         for _ in range(2):  # the second run finds what the first one left
-            got, other = native.run({"x": x}), python.run({"x": x})
+            got, other = one.run({"x": x}), two.run({"x": x})
         for (name, a), b, want in zip(got.items(), other.values(), peer.run(None, {"x": x}), strict=True):
             said = f"{name} of {dict(enumerate(names))}"
             np.testing.assert_array_equal(a, b, said)

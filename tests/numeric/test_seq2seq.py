@@ -106,6 +106,8 @@ def test_folders_that_lack_something_are_refused_before_anything_is_built(tmp_pa
         with pytest.raises(occ.RunError, match=said):
             occ.LanguageModel(write_folder(tmp_path / name, **config), target="cpu-jit")
     folder = write_folder(tmp_path / "m")
+    with pytest.raises(occ.RunError, match="takes no drafts"):
+        occ.LanguageModel(folder, target="cpu-jit", draft="ngram", draft_tokens=2)
     (folder / "decoder_with_past_model.onnx").unlink()
     with pytest.raises(occ.RunError, match="decoder_model_merged"):
         occ.LanguageModel(folder)

@@ -98,8 +98,8 @@ def _loop(inf: Inference, op: Op) -> list[Type | None]:
     _count_fits(op, len(yields) - 1)
     trips = _trips(inf, op, func)
     fresh = fresh_data_dims()
-    scanned = [stacked_type(t, trips, 0, inf) for t in yields[1 + n :]]
-    return [*(result_type(t, inf, fresh) for t in carried), *(result_type(t, inf, fresh) for t in scanned)]
+    scanned = [stacked_type(t, trips, 0) for t in yields[1 + n :]]
+    return [*(result_type(t, fresh) for t in carried), *(result_type(t, fresh) for t in scanned)]
 
 
 def _trips(inf: Inference, op: Op, func: Func) -> Dim:
@@ -139,8 +139,8 @@ def _scan(inf: Inference, op: Op) -> list[Type | None]:
     _one_each(a.scan_output_directions, len(yields) - n, "scan_output_directions")
     fresh = fresh_data_dims()
     length = data_dim(99) if length is None else length
-    scanned = [stacked_type(t, length, axis, inf) for t, axis in zip(yields[n:], out_axes, strict=True)]
-    return [*(result_type(t, inf, fresh) for t in carried), *(result_type(t, inf, fresh) for t in scanned)]
+    scanned = [stacked_type(t, length, axis) for t, axis in zip(yields[n:], out_axes, strict=True)]
+    return [*(result_type(t, fresh) for t in carried), *(result_type(t, fresh) for t in scanned)]
 
 
 def _one_each(given: Sequence[int] | None, count: int, name: str) -> Sequence[int]:

@@ -69,14 +69,14 @@ def element_type(inf: Inference, func: Func, k: int, t: Type | None) -> Type | N
     return TensorType(t.dtype, dims)
 
 
-def result_type(t: Type | None, inf: Inference, fresh: Callable[[], Dim]) -> Type | None:
+def result_type(t: Type | None, fresh: Callable[[], Dim]) -> Type | None:
     """The type of a result of a loop: what depends on its symbols is decided by the data."""
     if not isinstance(t, TensorType) or t.shape is None:
         return loose(t) if t is not None else None
     return t.with_shape(tuple(fresh() if depends_on_data(d) else d for d in t.shape))
 
 
-def stacked_type(t: Type | None, length: Dim, axis: int, inf: Inference) -> Type | None:
+def stacked_type(t: Type | None, length: Dim, axis: int) -> Type | None:
     """The type of `length` slices along a new axis."""
     if not isinstance(t, TensorType) or t.shape is None:
         return t

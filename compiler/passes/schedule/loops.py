@@ -50,6 +50,7 @@ def row_tail(extent: Dim, rows: int) -> str:
     return "ShiftInwards" if isinstance(extent, int) else "GuardWithIf"
 
 
+LONG_SUM_VECTORS = 4  # that a long sum takes at a time, so that none waits for the one before
 INNERMOST = Loop("_")  # stands for loops that are never run in parallel
 
 

@@ -26,9 +26,9 @@ DECIDED = "sizes"
 
 @op(DECIDED, host=DECIDED, own_attributes="defines=values upper_bounds=sizes?")
 class Sizes:
-    """Sizes that are the elements of a vector; `finds` has what is not known before as symbols, which this binds.
+    """Sizes that are the elements of a vector; `defines` has what is not known before as symbols, which this binds.
 
-    `most` is the upper bound of each; `LARGEST` where nothing bounds it.
+    `upper_bounds` has one of each; `LARGEST` where nothing bounds it.
     """
 
     operands = ("x",)
@@ -246,7 +246,7 @@ class ReshapedShape:
 
 
 def is_defined_by_step(d: Dim) -> bool:
-    """Whether an element of `finds` is a symbol, which the step binds, rather than what it has to be."""
+    """Whether an element of `defines` is a symbol, which the step binds, rather than what it has to be."""
     return isinstance(d, dim.Sym) and d.is_symbol
 
 

@@ -15,12 +15,12 @@ from occ.compiler.ir.te.roles import UNPACKED
 from occ.compiler.ir.te.walks import replace_indices
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.block_product_stages import block_product_stages
+from occ.compiler.passes.schedule.loops import LONG_SUM_VECTORS
 from occ.compiler.passes.schedule.stage_facts import contraction, element_bits
 from occ.compiler.targets.machine import Machine
 
 _FOUR = 4  # lanes of a vector whose elements are combined one by one
 _LONG = 4096  # elements of a tensor that is reduced as a whole
-_SEVERAL = 4  # vectors that a long sum takes at a time
 _STEPS = 8  # of a sum at least that takes several
 
 
@@ -32,7 +32,7 @@ def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     for s in f.stages:
         if isinstance(s, TeStage) and _wants_lanes(s, f) and isinstance(s.expr, Reduce):
             lanes = machine.lanes(max(element_bits(s), 32))
-            stages += in_lanes(s, lanes * (_SEVERAL if _is_long(s, lanes) else 1))
+            stages += in_lanes(s, lanes * (LONG_SUM_VECTORS if _is_long(s, lanes) else 1))
         else:
             stages.append(s)
     if len(stages) == len(f.stages):
@@ -48,7 +48,7 @@ def _is_long(s: TeStage, lanes: int) -> bool:
     last = s.expr.axes[-1].extent
     if nominal_count(s.shape) <= 2:
         return nominal(last) >= _LONG
-    return isinstance(last, int) and last >= lanes * _SEVERAL * _STEPS
+    return isinstance(last, int) and last >= lanes * LONG_SUM_VECTORS * _STEPS
 
 
 def _wants_lanes(s: TeStage, f: TeFunc) -> bool:

@@ -11,7 +11,7 @@ from occ.compiler.ir.te.roles import WINDOW_ROWS
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks
+from occ.compiler.passes.schedule.loops import INNERMOST, LONG_SUM_VECTORS, Directives, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.rules.elementwise import vectorise
 from occ.compiler.passes.schedule.rules.sequential_folds import is_fold
 from occ.compiler.passes.schedule.rules.window import window_loops
@@ -24,8 +24,6 @@ from occ.compiler.passes.schedule.stage_facts import (
     work,
 )
 from occ.compiler.targets.machine import Machine
-
-_VECTORS = 4  # that a long sum takes at a time (`rfactor`)
 
 
 def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
@@ -111,7 +109,7 @@ def inside_rows(r: TeStage, root: str, level: Loop, facts: ScheduleFacts, depth:
 def _in_registers(r: TeStage, update: StageSchedule, width: int, tail: tuple[str, ...]) -> None:
     """The sums of a stage, which are few vectors, over all that is summed up."""
     last, extent = update.axes[-1], r.axes[-1].extent
-    if isinstance(extent, int) and extent in (2 * width, _VECTORS * width):
+    if isinstance(extent, int) and extent in (2 * width, LONG_SUM_VECTORS * width):
         vectors, lane = update.split(last, width)
         update.reorder(lane, vectors, *reversed(update.reduced)).vectorize(lane).unroll(vectors)
         return

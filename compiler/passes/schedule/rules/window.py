@@ -188,9 +188,9 @@ def _taps(r: TeStage, root: str, level: Loop, lanes: int, tile: int, *, guarded:
     for loop in near:
         start.unroll(loop)
         update.unroll(loop)
-    unrolled = _MOST if _tests_lanes(r) else 1
+    unrolled, most = 1, 1 if _tests_lanes(r) else _MOST
     for a, loop in zip(reversed(reduce_axes(r.expr)), reversed(update.reduced), strict=True):
-        if isinstance(a.extent, int) and a.extent <= _WINDOW and unrolled * a.extent <= _MOST:
+        if isinstance(a.extent, int) and a.extent <= _WINDOW and unrolled * a.extent <= most:
             update.unroll(loop)
             unrolled *= a.extent
     return [*start.directives, *update.directives]
