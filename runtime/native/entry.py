@@ -249,7 +249,7 @@ class Entry(_Runner):
         return median(spent[1:]) * 1e-9
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
-        """A call on arrays that are checked, for many runs; None if a run has to find an output, or is observed."""
+        """A call on checked arrays, for many runs; None if runs have to find an output, or are observed."""
         if self._handles or self._decided or any(self._kept):
             return None
         known = self._known.get(shapes := tuple([x.shape for x in inputs])) or self._of_shapes(shapes)
