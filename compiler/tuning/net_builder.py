@@ -51,6 +51,10 @@ class Net:
                 return x
             case "silu":
                 return self.op("Mul", x, self.op("Sigmoid", x))
+            case "gelu of transformers":
+                half, root, one = (self.constant(np.float32(c)) for c in (0.5, 2**0.5, 1))
+                e = self.op("Add", self.op("Erf", self.op("Div", x, root)), one)
+                return self.op("Mul", x, self.op("Mul", half, e))
             case "relu6":
                 return self.op("Clip", x, self.constant(np.float32(0)), self.constant(np.float32(6)))
             case "hardsigmoid":  # with the slope of PyTorch and Paddle

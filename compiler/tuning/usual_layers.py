@@ -14,7 +14,7 @@ import onnx
 from occ.compiler.tuning.net_builder import Net
 
 _OUTPUTS = (384, 48, 100, 1, 2, 3, 4, 5, 10)  # of products: panels of 32 and 16, any, and few
-_AFTER = ("", "Relu", "Sigmoid", "Tanh", "gelu", "silu")  # a product
+_AFTER = ("", "Relu", "Sigmoid", "Tanh", "gelu", "gelu of transformers", "silu")  # a product
 _ACTS = ("", "Relu", "silu", "hardswish", "HardSwish", "LeakyRelu", "relu6")  # after a convolution
 
 
@@ -83,13 +83,13 @@ def _tables() -> Iterator[Net]:
 
 def _norms() -> Iterator[Net]:
     """Norms of rows of any width, also in pieces as converters write them; softmaxes; elements."""
-    for width in (384, 120):
+    for width in (384, 768, 120):
         g = Net(f"norms of {width}")
         x, z = (g.input(n, "batch", "length", width) for n in "xz")
         both = g.op("Add", x, z)
         for v in (x, both):
-            y = g.op("LayerNormalization", v, g.weight(width), g.weight(width), axis=-1)
-            g.output(y)
+            for epsilon in (1e-5, 1e-6, 1e-12):
+                g.output(g.op("LayerNormalization", v, g.weight(width), g.weight(width), axis=-1, epsilon=epsilon))
             d = g.op("Sub", v, g.op("ReduceMean", v, axes=[-1]))
             square = g.op("Pow", d, g.constant(np.float32(2)))
             root = g.op("Sqrt", g.op("Add", g.op("ReduceMean", square, axes=[-1]), g.constant(np.float32(1e-5))))
@@ -125,7 +125,6 @@ def _convolutions() -> Iterator[Net]:
                     g.output(g.conv(x, k, k, size, stride, act, group=k))
             y = g.conv(x, k, k, 1, 1)
             g.output(g.act(g.op("Add", y, x), act))
-            g.output(g.act(g.op("Add", x, g.conv(x, k, k, 1, 1)), act))
         yield g
     g = Net("pools")
     for k in (64, 60):

@@ -59,19 +59,20 @@ def _vgg(batch: Extent) -> onnx.ModelProto:
     return _classifier(g, x, channels)
 
 
-def _mobilenet(batch: Extent, act: str, *, squeeze: bool) -> onnx.ModelProto:
+def _mobilenet(batch: Extent, act: str, *, squeeze: bool, wide: int = 5) -> onnx.ModelProto:
     """Inverted bottlenecks with depthwise convolutions, as in MobileNet and EfficientNet."""
     g = Net("mobilenet")
-    x, channels = g.conv(_picture(g, batch), 3, 16, 3, 2, act), 16
+    channels = 16 if squeeze else 32
+    x = g.conv(_picture(g, batch), 3, channels, 3, 2, act)
     for filters, size, stride in (
         (24, 3, 2),
         (24, 3, 1),
-        (40, 5, 2),
-        (40, 5, 1),
+        (40, wide, 2),
+        (40, wide, 1),
         (80, 3, 2),
         (80, 3, 1),
-        (160, 5, 2),
-        (160, 5, 1),
+        (160, wide, 2),
+        (160, wide, 1),
     ):
         inner = channels * 6
         h = g.conv(g.conv(x, channels, inner, 1, 1, act), inner, inner, size, stride, act, group=inner)
@@ -157,7 +158,7 @@ NETS: dict[str, Callable[[Extent], onnx.ModelProto]] = {
     "resnet18": lambda batch: _resnet(batch, wide=False),
     "resnet50": lambda batch: _resnet(batch, wide=True),
     "vgg": _vgg,
-    "mobilenet_v2": lambda batch: _mobilenet(batch, "relu6", squeeze=False),
+    "mobilenet_v2": lambda batch: _mobilenet(batch, "relu6", squeeze=False, wide=3),
     "mobilenet_v3": lambda batch: _mobilenet(batch, "HardSwish", squeeze=True),
     "efficientnet": lambda batch: _mobilenet(batch, "silu", squeeze=True),
     "yolo": _yolo,

@@ -49,6 +49,19 @@ def test_shared_kernels_compute_every_size(target: str) -> None:
         np.testing.assert_allclose(session.run({"x0": x})["x4"], want, rtol=1e-4, atol=1e-5)
 
 
+def test_the_order_of_the_operands_of_a_sum_is_no_other_kernel() -> None:
+    """Exporters write a residual before what is added to it, and after it."""
+    w = numpy_helper.from_array(np.random.default_rng(0).standard_normal((16, 16, 1, 1)).astype(np.float32), "w")
+    x, z, y = (helper.make_tensor_value_info(n, 1, [1, 16, 8, 8]) for n in "xzy")
+    found = []
+    for given in (["c", "z"], ["z", "c"]):
+        nodes = [helper.make_node("Conv", ["x", "w"], ["c"]), helper.make_node("Add", given, ["y"])]
+        graph = helper.make_graph(nodes, "g", [x, z], [y], [w])
+        model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+        found.append(list(Compilation(model, Settings("cpu")).advance("scheduled").te))
+    assert found[0] == found[1]
+
+
 def test_the_largest_function_outside_of_which_a_size_does_not_occur() -> None:
     h, w = symbol("h", 1), symbol("w", 1)
     half = floordiv(h + 1, 2)

@@ -11,7 +11,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.build_te import dims_of, occurring
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I32
-from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, Size, literal, maximum, where, wrap
+from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, Size, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.walks import transform
@@ -82,7 +82,7 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
         dims=tuple(map(str, made_dims.values())),
         params=tuple(_param(p, names, put) for p in f.params),
         results=tuple(_param(r, names, put) for r in f.results),
-        stages=tuple(_stage(s, names, axes, put) for s in f.stages),
+        stages=tuple(_stage(s, names, axes, put, frozenset(names[p.name] for p in f.params)) for s in f.stages),
     )
     return made, units, [p.name for p in f.params]
 
@@ -172,7 +172,11 @@ def _param(p: Param, names: Mapping[str, str], put: Put) -> Param:
     return Param(names[p.name], TensorType(p.type.dtype, shape, p.type.layout))
 
 
-def _stage(s: AnyStage, stages: Mapping[str, str], axes: Mapping[str, str], put: Put) -> AnyStage:
+def _stage(
+    s: AnyStage, stages: Mapping[str, str], axes: Mapping[str, str], put: Put, given: frozenset[str]
+) -> AnyStage:
+    """A stage in canonical names, sums and products with what is computed before what is `given`: `x + conv` is `conv + x`."""
+
     def of_axes(listed: tuple[Axis, ...]) -> tuple[Axis, ...]:
         return tuple(Axis(axes[a.name], put(a.extent)) for a in listed)
 
@@ -186,6 +190,8 @@ def _stage(s: AnyStage, stages: Mapping[str, str], axes: Mapping[str, str], put:
                 return Load(stages[n.source], n.index, n.dtype)
             case Reduce():
                 return Reduce(n.kind, of_axes(n.axes), n.body, n.dtype)
+            case Binary(op="add" | "mul", lhs=Load() as left, rhs=Load() as right) if left.source in given:
+                return n if right.source in given else replace(n, lhs=right, rhs=left)
             case _:
                 return None
 
