@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from occ.compiler.passes.rules.rule import Rule
     from occ.compiler.passes.rules.schedule_rule import Log, ScheduleRule
 
-HintSource = Callable[[Module], Mapping[str, str]]  # the choices of schedules (`Hint`) by te function
+HintSource = Callable[[Module], Mapping[str, str]]  # the schedule choices (`Hint`) of each te function
 MatchListener = Callable[
     ["Rule", Op, str, Sequence[Op]], None
 ]  # (rule, op, why it does not match there, what it matched)
@@ -30,17 +30,19 @@ class Context:
     """State that passes share during one compilation.
 
     Attributes:
-        target: what is compiled for.
-        machine: the CPU to choose for.
+        target: the target compiled for.
+        machine: the CPU that schedules are chosen for.
         sink: diagnostics.
         hits: how often each rule fired, by rule name.
         source: how messages name the model.
         options: of the target; None for its defaults.
         rules: user rules, in no particular order.
-        tune: returns the choices of schedules (`Hint`) that measurements prefer, by te function; None to leave all to the rules.
-        schedule_rules: those of the user, asked before the compiler's own.
-        schedule_log: keeps what schedule rules answer; None if nobody wants to know.
-        why: called with what became of a rule at an op: the rule, the op, why it does not match, or nothing and the ops that it matched.
+        tune: returns the schedule choices (`Hint`) that measurements prefer for a te function; None to leave all to the
+        rules.
+        schedule_rules: the user's, tried before the compiler's own.
+        schedule_log: records the answers of schedule rules; None if nobody reads them.
+        why: called with the outcome of a rule at an op: the rule, the op, and either the reason for no match or the
+        matched ops.
     """
 
     target: Target
@@ -62,9 +64,8 @@ class Pass:
 
     Fields of a subclass are its options; the name is its name on the command line.
 
-    A pass may assume a module that verifies and has the invariant of its stage, and must leave such a module. A pass
-    that is not part of occ has a `stage`, on the way to which it runs after the compiler's own passes, and may say which
-    `targets` it is for.
+    A pass may assume a module that verifies and has the invariants of its stage, and must preserve both. A pass of a
+    user has a `stage`, for which it runs after the compiler's own passes, and may restrict itself to some `targets`.
     """
 
     name: ClassVar[str] = ""
@@ -72,7 +73,7 @@ class Pass:
     targets: ClassVar[str] = "*"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        """Change `m` in place; whether anything changed.
+        """Change `m` in place; returns whether anything changed.
 
         Raises:
             CompileError: the model cannot be compiled.
@@ -90,6 +91,6 @@ class Pass:
 
 
 def finish(rw: Rewriter, ctx: Context, changes: int) -> bool:
-    """Book the statistics of a rewriter; whether it changed anything."""
+    """Record the statistics of a rewriter; returns whether it changed anything."""
     ctx.hits.update(rw.hits)
     return changes > 0

@@ -23,8 +23,8 @@ class Print:
         before: names of passes, or `all`.
         after: names of passes, or `all`.
         changes: print after each pass that changed something.
-        folder: where to write numbered files; None to `say` the text.
-        say: takes a text.
+        folder: where to write numbered files; None to pass the text to `say`.
+        say: a function that takes a text.
     """
 
     before: frozenset[str]
@@ -35,7 +35,7 @@ class Print:
     number: int = 0
 
     def __call__(self, p: Pass, m: Module, ran: Ran | None) -> None:
-        """Listen to one pass."""
+        """Observe one pass."""
         self.number += ran is None
         names = self.before if ran is None else self.after
         if p.name in names or "all" in names or (ran is not None and self.changes and ran.changed):
@@ -60,8 +60,8 @@ def time_tree(
 
     Args:
         ran: the passes.
-        phases: seconds of what is not passes, by name.
-        kernels: seconds, names and ONNX nodes of those that took longest to compile, several of them at once.
+        phases: seconds spent outside of passes, by name.
+        kernels: seconds, names and ONNX nodes of the kernels slowest to compile, several at once.
     """
     stages = list(dict.fromkeys(r.stage for r in ran))
     total = sum(r.seconds for r in ran) + sum((phases or {}).values())

@@ -15,10 +15,10 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class GrowCaches(Pass):
-    """Turns caches of decoders, inputs that an output continues, so that the axis along which they grow comes first.
+    """Moves the growing axis of KV caches (inputs that an output continues) to the front.
 
-    What is new then follows in memory on what was there. A caller that gives the input and the output as the beginning of
-    one array has nothing copied; with arrays of their own the step is as before.
+    New entries then follow the old ones in memory. If a caller passes the input and the output as the beginning of one
+    array, nothing is copied; with separate arrays the step works as before.
 
     `func(%past: f32[N,3,P,64]) { %present = Concat(%past, %new) {axis=2}  return %present : f32[N,3,P + S,64] }` -->
     `func(%past: f32[P,N,3,64]) { %t = Transpose(%new) {perm=[2,0,1,3]}  %present = append(%t, %past)

@@ -17,14 +17,14 @@ from occ.compiler.passes.base import Context, Pass, finish
 _CONSTANT = {
     "Conv": (1, 2),
     "ConvInteger": (1, 3),
-}  # operands that have a part for each group, which have to be constant
+}  # operands with one part per group, which must be constant
 _MOST_GROUPS = 8
-_LEAST_CHANNELS = 8  # of a group, in and out: fewer do not fill a vector, and the window rule does as well
+_LEAST_CHANNELS = 8  # per group, in and out: fewer do not fill a vector, and the window rule is as fast
 
 
 @dataclass(frozen=True)
 class SplitGroups(Pass):
-    """Gives every group of a grouped convolution its own weights, which then can be packed and tiled like any others.
+    """Splits a grouped convolution by group, so that each group's weights can be packed and tiled like any others.
 
     `%y = Conv(%x, @w) {group=2}` --> `%a = Slice(%x) %b = Slice(%x) %y = Concat(Conv(%a, @w0), Conv(%b, @w1))`
     """

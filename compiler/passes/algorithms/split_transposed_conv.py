@@ -1,4 +1,4 @@
-"""Transposed convolutions as ordinary ones: one for each phase of the stride, interleaved."""
+"""Transposed convolutions as ordinary ones: one per phase of the stride, interleaved."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def _window(op: Op) -> Window | None:
         return None
     window = transposed_window(Tensor("x", x.tensor), Tensor("w", w.tensor), op.a)
     inside = all(lower(n) >= 0 for n in (*window.before, *window.after))
-    empty = any(n == 0 for n in window.out)  # no convolution takes so little
+    empty = any(n == 0 for n in window.out)  # no convolution has so few
     return window if inside and not empty and all(d == 1 for d in window.dilations) else None
 
 
@@ -61,7 +61,7 @@ def _split(op: Op, win: Window, rw: Rewriter) -> Value:
     taps = [-(-k // s) for k, s in zip(win.kernel, win.strides, strict=True)]
     weight = _phase_weights(w.data, taps, win.strides)
     phases = weight.shape[0] // w.data.shape[1]
-    # The grid of q that the output needs; the convolution is padded so that it has just that many.
+    # The grid of q that the output needs; the convolution is padded to produce exactly that many.
     grid = [floordiv(b + n - 1, s) + 1 for b, n, s in zip(win.before, win.out, win.strides, strict=True)]
     after = [q - n for q, n in zip(grid, x.tensor.dims[2:], strict=True)]
     pads = tuple([t - 1 for t in taps] + after)

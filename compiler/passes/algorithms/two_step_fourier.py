@@ -1,4 +1,4 @@
-"""Fourier transforms of two factors: two small products instead of one large one (Cooley and Tukey, 1965)."""
+"""Fourier transforms of composite length as two small matrix products (Cooley and Tukey, 1965)."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from occ.compiler.ir.ops.attention import reshape
 from occ.compiler.ir.ops.signal import fourier_matrix
 from occ.compiler.ir.value import Value
 
-_SHORTEST = 128  # elements: of fewer, one product takes less time
+_SHORTEST = 128  # elements: below this, one product is faster
 _LARGEST = 1024  # factor: its matrix has 4 * 1024**2 elements
 
 
 def two_factors(n: int) -> tuple[int, int] | None:
-    """The factors of `n` nearest to each other, where there are two that save most of the work."""
+    """The two factors of `n` closest to each other, if they save most of the work; else None."""
     if n < _SHORTEST:
         return None
     small = next(a for a in range(isqrt(n), 0, -1) if n % a == 0)
@@ -28,7 +28,8 @@ def in_two_steps(b: GraphBuilder, x: Value, first: int, second: int, *, inverse:
     """The transform of `x [.., first * second, 1 or 2]` along its last axis but one, both sides.
 
     Element `j = second * j1 + j2` adds to bin `k = k1 + first * k2` as `W(first)**(j1 k1) * W(n)**(j2 k1) * W(second)**(j2 k2)`:
-    a product over `j1`, a rotation, and a product over `j2`. Parts are apart in between, so that all goes along rows.
+    a product over `j1`, a rotation, and a product over `j2`.
+    Real and imaginary parts are separate in between, so that every step runs along rows.
 
     `y = F(n) @ x` --> `s[k1, p, j2] = F(first) @ x[j1, j2]  t = s * W(n)**(j2 k1)  y[k2, k1, p] = t[k1, (p, j2)] @ F(second)`
     """
@@ -49,7 +50,7 @@ def in_two_steps(b: GraphBuilder, x: Value, first: int, second: int, *, inverse:
         axis=r + 1,
     )
     right = fourier_matrix(second, 2, second, inverse=inverse, onesided=False)
-    right = right.reshape(second, 2, -1).transpose(1, 0, 2).reshape(2 * second, -1)  # rows of one part after the other
+    right = right.reshape(second, 2, -1).transpose(1, 0, 2).reshape(2 * second, -1)  # rows part by part
     made = b.MatMul(reshape(b, turned, (*lead, first, 2 * second)), b.constant(right.astype(dtype)))
     bins = b.Transpose(reshape(b, made, (*lead, first, second, 2)), perm=(*range(r), r + 1, r, r + 2))
     return reshape(b, bins, (*lead, n, 2))

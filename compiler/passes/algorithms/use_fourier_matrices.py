@@ -25,8 +25,8 @@ _LARGEST = 1 << 22  # elements of a matrix: one-sided frames of 2,048
 class UseFourierMatrices(Pass):
     """Rewrites a DFT as a product with a constant matrix, and an STFT as a convolution.
 
-    The filters of the convolution are windowed waves. They cost more operations than a fast transform, and less time up
-    to some thousand elements. A DFT of both sides of more than some hundred takes two products (`two_step_fourier`).
+    The filters of the convolution are windowed waves. They cost more operations than a fast transform, but less time up
+    to about a thousand elements. A two-sided DFT of more than a few hundred takes two products (`two_step_fourier`).
 
     `%y = DFT(%x) : f32[N,257,2]` --> `%p = MatMul(%x, @waves)  %y = Reshape(%p)`
     """
@@ -49,7 +49,7 @@ class UseFourierMatrices(Pass):
 
 
 def _number(op: Op, k: int) -> int | None:
-    """Operand `k` as a constant number; None where it is none."""
+    """Operand `k` as a number if it is a constant scalar, else None."""
     value = op.operands[k] if k < len(op.operands) else None
     found = None if value is None else static_elements(value)
     return int(found[0]) if found is not None and len(found) == 1 and isinstance(found[0], int) else None

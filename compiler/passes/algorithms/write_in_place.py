@@ -17,9 +17,9 @@ _KEYS = 2  # the axis along which the caches of GroupQueryAttention grow
 
 @dataclass(frozen=True)
 class WriteInPlace(Pass):
-    """Writes what is new into caches of a fixed size, inputs that an output of the same type continues.
+    """Writes new entries directly into fixed-size caches: inputs that an output of the same type continues.
 
-    A caller that gives the input and the output as one array has nothing copied; with arrays of their own the whole cache is
+    If a caller passes the input and the output as one array, nothing is copied; with separate arrays the whole cache is
     copied first.
 
     `func(%past: f32[N,3,64,8]) { %present = TensorScatter(%past, %new, %at)  return %present }` -->
@@ -52,7 +52,7 @@ def _write(op: Op) -> tuple[Value | None, Value | None, int, bool, str] | None:
 
 
 def _continues(op: Op, main: Func) -> bool:
-    """Whether a result is that output which stands for an input that nothing else reads."""
+    """Whether a result is the output that continues an input with no other reader."""
     past, results = op.operands[0], main.body.terminator.operands
     if past is None or past not in main.args or len(past.uses) != 1 or results.count(op.result) != 1:
         return False

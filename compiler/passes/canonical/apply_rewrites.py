@@ -15,14 +15,14 @@ from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import replace
 from occ.compiler.passes.rules.rule import Rewrite, Rule, in_order
 
-_DEEPEST = 16  # rewrites of what rewrites made; rules that undo each other hit it
+_DEEPEST = 16  # rewrites of rewritten ops; rules that undo each other hit this limit
 
 
 @dataclass(frozen=True)
 class ApplyRewrites(Pass):
-    """Replaces what the rewrite rules of a stage match, until none does; does nothing where there are no rules.
+    """Applies the user's rewrite rules of a stage until none matches; does nothing if there are no rules.
 
-    The order is benefit, then name. With the rule `hard_swish`:
+    Rules are ordered by benefit, then by name. With the rule `hard_swish`:
     `%s = HardSigmoid(%x) {alpha=0.1666}  %y = Mul(%x, %s)` --> `%y = HardSwish(%x)`
     """
 
@@ -43,7 +43,7 @@ class ApplyRewrites(Pass):
 
 
 def by_root(rules: Iterable[Rule]) -> dict[str, list[Rule]]:
-    """Rules by the name of the op at which they match, in order."""
+    """Rules by the operator at which they match, in order."""
     table: dict[str, list[Rule]] = {}
     for rule in rules:
         for root in rule.roots:
@@ -53,7 +53,7 @@ def by_root(rules: Iterable[Rule]) -> dict[str, list[Rule]]:
 
 @dataclass
 class _Sweep:
-    """Goes over a module and applies rules.
+    """Walks a module and applies rules.
 
     Attributes:
         history: for ops that rules made, the rules that led to them, oldest first.
@@ -83,7 +83,7 @@ class _Sweep:
             past = max((self.history.get(o, ()) for o in found.ops), key=len)
             if len(past) >= _DEEPEST:
                 raise self._endless(rule, op, past)
-            if self.ctx.why is not None:  # while the op is still where it was
+            if self.ctx.why is not None:  # while the op is still in its old place
                 self.ctx.why(rule, op, "", found.ops)
             made = replace(rule, found, self.rw)
             if isinstance(made, list):

@@ -1,7 +1,7 @@
 """Canonicalization patterns, in the rule language of users.
 
-`occ check-rules` proves them on random operands like any others; the tests do. Rules that ask for more than a pattern can
-say (tags of operators, values of shapes) are functions in canonicalize.py.
+`occ check-rules` checks them on random operands like any others, and so do the tests. Rules that need more than a
+pattern can express (tags of operators, values of shapes) are functions in canonicalize.py.
 """
 
 # pyright: reportUnusedFunction=false

@@ -41,7 +41,7 @@ def _is_true(value: Value | None) -> bool:
 
 
 def unchanged_shape(op: Op, rw: Rewriter) -> bool:
-    """A Reshape, Expand, Slice, Concat, Pad, Tile or Transpose that leaves its operand as it is --> the operand."""
+    """A Reshape, Expand, Slice, Concat, Pad, Tile or Transpose that has no effect --> the operand."""
     source = op.operands[0]
     if source is None or source.type != op.result.type or not _is_neutral(op):
         return False
@@ -75,9 +75,9 @@ def view_of_view(op: Op, rw: Rewriter) -> bool:
 
 
 def _is_known(op: Op, source: Value) -> bool:
-    """Whether a result's extents are known without the op and the view that it reads.
+    """Whether a result's extents are known without the op itself and the view that it reads.
 
-    The data of their operands, such as the axes of an Unsqueeze, may decide them.
+    They may depend on operand data, such as the axes of an Unsqueeze.
     """
     given = dim.symbols(*((source.type.shape or ()) if isinstance(source.type, TensorType) else ()))
     return all(set(dim.symbols(d)) <= set(given) for d in op.result.tensor.dims if depends_on_data(d))
@@ -113,7 +113,7 @@ def _perm(op: Op, rank: int) -> tuple[int, ...]:
 
 
 def expand_legacy(op: Op, rw: Rewriter) -> bool:
-    """Stand-ins for the meaning of old operator sets --> today's operators."""
+    """Deprecated operators that stand for today's ones --> today's operators."""
     rw.replace(op, expand_composite(op, rw.builder(op), op.operands))
     return True
 
@@ -131,7 +131,7 @@ FUNCTIONS: dict[str, tuple[OpRule, ...]] = {
 
 
 def table() -> dict[str, list[OpRule]]:
-    """All rules by the name of the op at which they start: the functions, then the patterns of canonical_rules."""
+    """All rules by the operator at which they start: the functions, then the patterns of canonical_rules."""
     made: dict[str, list[OpRule]] = {name: list(rules) for name, rules in FUNCTIONS.items()}
     for name, spec in builtin().items():
         if spec.domain == "legacy" and spec.composite:

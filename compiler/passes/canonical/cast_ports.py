@@ -23,7 +23,7 @@ _TYPES: dict[str, DType] = {
 
 @dataclass(frozen=True)
 class CastPorts(Pass):
-    """Gives inputs FLOAT16 instead of FLOAT, and outputs other types, as `atc --input_fp16_nodes` and `--output_type` do.
+    """Changes inputs from FLOAT to FLOAT16, and outputs to other types, as `atc --input_fp16_nodes` and `--output_type` do.
 
     `func @main(%x: f32[2]) -> (%y: f32[2]) { %y = Relu(%x) }` -->
     `func @main(%x: f16[2]) -> (%z: f16[2]) { %a = Cast(%x) : f32[2]  %y = Relu(%a)  %z = Cast(%y) : f16[2] }`
@@ -31,7 +31,7 @@ class CastPorts(Pass):
 
     inputs: str = ""  # names, separated by `;`
     outputs: str = (
-        ""  # a type for all, or NAME:TYPE;OTHER:TYPE; a node stands for its first result, NODE:1 for the second
+        ""  # one type for all, or NAME:TYPE;OTHER:TYPE; a node name means its first result, NODE:1 its second
     )
 
     name: ClassVar[str] = "cast-ports"
@@ -80,7 +80,7 @@ class CastPorts(Pass):
         return changed
 
     def _wanted(self, m: Module, end: Op) -> dict[int, DType]:
-        """The types by the places of the outputs."""
+        """The types by output position."""
         if ":" not in self.outputs:
             return dict.fromkeys(range(len(end.operands)), _type(self.outputs))
         made: dict[int, DType] = {}
@@ -108,7 +108,7 @@ def _type(text: str) -> DType:
 
 
 def _names(value: Value) -> set[str]:
-    """How `atc` names a result: its node, and its number in it."""
+    """How `atc` names a result: its node and its index."""
     op = value.defining_op
     if op is None:
         return set()

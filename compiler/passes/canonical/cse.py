@@ -12,13 +12,13 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
-_NAMES = ("defines", "upper_bounds")  # attributes that name what the operands are
-_SMALL = 1024  # bytes of a constant that is worth comparing
+_NAMES = ("defines", "upper_bounds")  # attributes that only name the operands
+_SMALL = 1024  # maximum bytes of a constant worth comparing
 
 
 @dataclass(frozen=True)
 class Cse(Pass):
-    """Merges ops that compute the same, and small constants that are the same.
+    """Merges ops that compute the same value, and equal small constants.
 
     `%a = Shape(%x)  %b = Shape(%x)` --> `%a = Shape(%x)`
     """
@@ -67,9 +67,9 @@ def _merge(region: Region, outer: dict[Hashable, Op], rw: Rewriter) -> int:
 
 
 def _kept(op: Op, seen: dict[Hashable, Op]) -> Op:
-    """The first op that computes what this one does.
+    """The first op that computes the same value as this one.
 
-    Attributes, of trees millions of numbers, are looked at where another op reads the same.
+    Attributes, which hold millions of numbers in tree ensembles, are compared only if another op has the same operands.
     """
     rough = (op.name, op.operands, len(op.results))
     first = seen.setdefault(rough, op)

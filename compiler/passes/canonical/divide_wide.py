@@ -1,4 +1,4 @@
-"""Splits operators of very many operands or results, such as Concat and Sum."""
+"""Splits operators with very many operands or results, such as Concat and Sum."""
 
 from __future__ import annotations
 
@@ -20,15 +20,15 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class DivideWide(Pass):
-    """Divides operators of more operands or results than a kernel shall have parameters.
+    """Splits operators with more operands or results than a kernel should have parameters.
 
-    The time to compile a kernel grows faster than its parameters; thousands of them would keep a compiler for hours. Sums
-    keep their order, from the left, so they keep their rounding.
+    Compile time grows faster than the number of parameters; a kernel with thousands would take hours. Sums are still
+    added from left to right, so rounding does not change.
 
-    `%y = Sum(%a, %b, %c, %d, %e)` --> `%s = Sum(%a, %b, %c)  %y = Sum(%s, %d, %e)`, were three the most
+    `%y = Sum(%a, %b, %c, %d, %e)` --> `%s = Sum(%a, %b, %c)  %y = Sum(%s, %d, %e)`, if the limit were three
     """
 
-    most: int = 64  # operands or results of one op
+    most: int = 64  # operands or results per op
 
     name: ClassVar[str] = "divide-wide"
 
@@ -94,5 +94,5 @@ def _parts(values: Sequence[Value], size: int) -> list[Sequence[Value]]:
 
 
 def _is_typed(op: Op) -> bool:
-    """Whether types reports the extents of all results, without which nothing can be built."""
+    """Whether the types give the extents of all results; without them nothing can be built."""
     return all(isinstance(v.type, TensorType) and v.type.shape is not None for v in (*op.inputs, *op.results))

@@ -1,4 +1,4 @@
-"""Resize with scales as the file stores them, to the last bit."""
+"""Resize with its scales used exactly as the file stores them."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class ExactFactors(Pass):
-    """Takes the scales of Resize to the last bit, for `-C resize=exact`.
+    """Uses the scales of Resize exactly as stored, for `-C resize=exact`.
 
-    60 elements by 1.3, which is 1.29999995 as f32, are 77.
+    60 elements scaled by 1.3, which is 1.29999995 as f32, are then 77.
 
     `%y = Resize(%x, %roi, %scales)` --> `%y = exact_resize(%x, %roi, %scales)`
     """

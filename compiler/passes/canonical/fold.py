@@ -25,15 +25,15 @@ from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.runtime.errors import RunError
 
-_LARGE = 1 << 22  # elements of a result of which a sweep by numpy takes half a second
-_SWEEPS = 8  # of those, at most
+_LARGE = 1 << 22  # elements of a result that numpy sweeps in half a second
+_SWEEPS = 8  # of such sweeps, at most
 
 
 @dataclass(frozen=True)
 class Fold(Pass):
     """Evaluates ops whose operands are all constants.
 
-    A result may have no more elements than the operands together (or `small`), so that a broadcast never grows the
+    A result may have no more elements than all operands combined (or `small`), so that a broadcast never grows the
     model, and no op may take more than `max_work` multiplications.
 
     `%y = Mul(Cast(@w8), @scale)` --> `@y`
@@ -75,9 +75,9 @@ class Fold(Pass):
 
 
 def fix_sizes(m: Module) -> None:
-    """Replace sizes by numbers where the operand that decides them is a constant by now.
+    """Replace sizes by numbers where the operand that defines them has become a constant.
 
-    Such as the scales of a Resize: the op waits no more, and nothing else defines them.
+    An example is the scales of a Resize: the op no longer has to wait, and nothing else defines its sizes.
     """
     values: dict[str, Dim] = {}
     for func in m.funcs.values():
@@ -85,7 +85,7 @@ def fix_sizes(m: Module) -> None:
             if not op.spec.static or op.spec.host or not any(map(depends_on_data, _extents(op))):
                 continue
             assumed: list[Assumed] = []
-            with suppress(Invalid), collecting(assumed):  # what does not fit is an error of what follows
+            with suppress(Invalid), collecting(assumed):  # a mismatch is reported where the value is used
                 told = _defined_by_operands(op)
                 if told:
                     values |= {name: d for name, d in told.items() if name not in values}
@@ -95,7 +95,7 @@ def fix_sizes(m: Module) -> None:
 
 
 def _defined_by_operands(op: Op) -> dict[str, Dim]:
-    """The sizes in the types of results that operands define by now."""
+    """The sizes in result types that operands now define."""
     known = [t for t in result_types(op, static_elements) if isinstance(t, TensorType) and t.shape is not None]
     if len(known) < len(op.results):
         return {}
@@ -108,7 +108,7 @@ def _extents(op: Op) -> list[Dim]:
 
 
 def _takes_many_sweeps(op: Op) -> bool:
-    """Whether numpy goes over the elements many times, as a CumSum does; runs do that faster than the interpreter."""
+    """Whether numpy makes many passes over the elements, as for CumSum; compiled code is faster then."""
     if "contraction" in op.spec.tags:
         return False
     return len(build_te("probe", [op], list(dict.fromkeys(op.inputs)), op.results).stages) > _SWEEPS
@@ -118,6 +118,6 @@ def _fold(op: Op, m: Module, rw: Rewriter, interpreter: Interpreter) -> int:
     try:
         results = interpreter.op(op, {}, {})
     except RunError:
-        return 0  # it fails at run time too, and says so there
+        return 0  # it fails at run time too, with an error of its own
     rw.replace(op, [m.add_weight(r.name, np.asarray(x, order="C")) for r, x in zip(op.results, results, strict=True)])
     return 1

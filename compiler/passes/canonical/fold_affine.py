@@ -1,4 +1,4 @@
-"""Folds per-channel scaling and shifting into the weights of the convolution or matrix product before it."""
+"""Folds per-channel scaling and shifting into the weights of the preceding convolution or matrix product."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 
 def batch_norm(op: Op, rw: Rewriter) -> bool:
-    """`BatchNormalization(x, ...)` with constant statistics --> the convolution before it absorbs it, else `x * s + t`."""
+    """`BatchNormalization(x, ...)` with constant statistics --> folded into the preceding convolution, else `x * s + t`."""
     params = op.operands[1:5]
     if op.a.training_mode or len(op.results) > 1 or not all(isinstance(p, Weight) for p in params):
-        return False  # in training the statistics are those of the data
+        return False  # in training mode the statistics come from the data
     scale, bias, mean, var = (p.data.astype(np.float64) for p in params if isinstance(p, Weight))
     factor = scale / np.sqrt(var + op.a.epsilon)
     return _absorb(op, op.operands[0], factor, bias - mean * factor, rw) or _as_affine(
@@ -30,7 +30,7 @@ def _as_affine(op: Op, factor: np.ndarray, shift: np.ndarray, rw: Rewriter) -> b
     x = op.operands[0]
     assert x is not None
     if x.tensor.rank > 1 and x.tensor.dims[1] != len(factor):
-        return False  # how many channels there are the data of a run decide
+        return False  # the number of channels depends on run-time data
     b, dtype = rw.builder(op), x.tensor.dtype
     shape = (-1, *(1,) * (x.tensor.rank - 2)) if x.tensor.rank > 2 else (-1,)
     s, t = (b.constant(v.astype(dtype.numpy).reshape(shape)) for v in (factor, shift))
@@ -39,7 +39,7 @@ def _as_affine(op: Op, factor: np.ndarray, shift: np.ndarray, rw: Rewriter) -> b
 
 
 def scale_or_shift(op: Op, rw: Rewriter) -> bool:
-    """`Conv(x, w, b) * s + t` --> `Conv(x, w * s, b * s + t)`, for constants that hold one value a channel."""
+    """`Conv(x, w, b) * s + t` --> `Conv(x, w * s, b * s + t)`, for constants with one value per channel."""
     x, c = op.operands
     if isinstance(x, Weight) and op.name in ("Add", "Mul"):
         x, c = c, x
@@ -73,7 +73,7 @@ def _per_channel(c: Weight, x: Value) -> np.ndarray | None:
 
 
 def _absorb(op: Op, x: Value | None, factor: np.ndarray, shift: np.ndarray, rw: Rewriter) -> bool:
-    """Rebuild the op that gives `x` with scaled weights and bias; whether that was possible."""
+    """Rebuild the op that computes `x` with scaled weights and bias; returns whether that was possible."""
     maker = x.defining_op if x is not None else None
     if x is None or maker is None or len(x.uses) != 1 or maker.name not in _CHANNEL_OF:
         return False
@@ -95,7 +95,7 @@ def _absorb(op: Op, x: Value | None, factor: np.ndarray, shift: np.ndarray, rw: 
     made = b.op(maker.name, data, scaled, b.constant(np.ascontiguousarray(total.astype(dtype))), **maker.attrs)
     made.defining_op.loc = maker.loc
     rw.replace(op, [made])
-    rw.erase(maker)  # or its weights would have two readers, and what follows could not scale them
+    rw.erase(maker)  # or its weights would have two readers, and later scalings could not be folded into them
     return True
 
 
@@ -103,7 +103,7 @@ _CHANNEL_OF = ("Conv", "ConvTranspose", "Gemm")
 
 
 def _scaled(w: np.ndarray, factor: np.ndarray, maker: Op, channels: int) -> np.ndarray:
-    """Weights with each output channel times its factor."""
+    """Weights with each output channel multiplied by its factor."""
     each = np.broadcast_to(factor, (channels,)).astype(w.dtype)
     match maker.name:
         case "Conv":
@@ -124,7 +124,7 @@ RULES: dict[str, tuple[OpRule, ...]] = {
 
 @dataclass(frozen=True)
 class FoldAffine(Pass):
-    """Folds BatchNormalization and constant per-channel Mul, Div, Add and Sub into what comes before.
+    """Folds BatchNormalization and constant per-channel Mul, Div, Add and Sub into the preceding op.
 
     `%c = Conv(%x, @w)  %y = BatchNormalization(%c, @s, @b, @m, @v)` --> `%y = Conv(%x, @w.1, @b.1)`
     """
@@ -133,7 +133,7 @@ class FoldAffine(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
-        with np.errstate(all="ignore"):  # what is not finite is left as it is
+        with np.errstate(all="ignore"):  # non-finite values are left alone
             changes = rw.apply(RULES)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)

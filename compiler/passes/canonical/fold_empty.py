@@ -17,9 +17,9 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class FoldEmpty(Pass):
-    """Makes constants of what has no elements, and takes it out of what is concatenated.
+    """Replaces values without elements by constants, and removes them from concatenations.
 
-    It is for devices that take no tensors without elements: an empty past of a decoder then leaves its first step there.
+    For devices that cannot handle empty tensors: it removes the empty past from a decoder's first step.
 
     `%y = Concat(%past, %x)`, `%past: f32[0,4]` --> `%x`
     """

@@ -18,8 +18,7 @@ T = TypeVar("T")
 class HoistInvariants(Pass):
     """Turns loop states that the body returns unchanged into captured values.
 
-    Exporters of while-loops carry weights along, which would be copied at every step, and would not be seen to be
-    constants.
+    Exporters of while-loops carry weights along. They would be copied at every step and not recognised as constants.
 
     `%y, %v = Loop(%n, none, %x, @w) {body=@f, captures=0}` --> `%y = Loop(%n, none, %x, @w) {body=@f, captures=1}`
     """
@@ -55,13 +54,13 @@ def _hoist(op: Op, m: Module, rw: Rewriter) -> int:
     end = func.body.terminator
     rw.replace_operands(end, [v for k, v in enumerate(end.operands) if k - given not in found])
     op.attrs["captures"] += len(found)
-    if not op.results:  # nothing is left that it computes
+    if not op.results:  # it computes nothing any more
         rw.erase(op)
     return len(found)
 
 
 def _is_invariant(op: Op, func: Func, k: int, before: int, given: int) -> bool:
-    """Whether state `k` is returned as it was, and known as what it is at the start."""
+    """Whether state `k` is returned unchanged, with the type that it has at the start."""
     start = op.operands[before + k]
     same = func.results[given + k] is func.args[before + k]
     return same and start is not None and start.type == op.results[k].type == func.args[before + k].type

@@ -14,7 +14,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class PropagateConstants(Pass):
-    """Lets functions read constants themselves, and drops captures that they do not read.
+    """Moves captured constants into functions, and drops captures that they do not read.
 
     `%y = Loop(%n, none, %x, @w) {body=@f, captures=1}` --> `%y = Loop(%n, none, %x) {body=@f, captures=0}`
     """
@@ -32,7 +32,7 @@ class PropagateConstants(Pass):
 
 
 def _drop_captures(op: Op, m: Module, rw: Rewriter) -> int:
-    """Each function has one caller, so that what the caller passes is what it reads."""
+    """Each function has one caller, so its arguments are exactly what that caller passes."""
     funcs = list(m.called(op))
     n = op.attrs["captures"]
     first = len(op.operands) - n

@@ -1,4 +1,4 @@
-"""Queries on quantised tensors that rewrites share, such as the codes behind a value."""
+"""Queries on quantised tensors that rewrites share, such as the codes that a value stands for."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Codes:
     """A quantised tensor: `(data - zero) * scale`.
 
     Attributes:
-        data: the codes; of a result that is yet to be made, None.
-        scale: constant f32, one, or one of each slice along an axis.
-        zero: constant of the type of the codes, or None for 0.
+        data: the codes; None for a result that does not exist yet.
+        scale: constant f32, one value or one per slice along an axis.
+        zero: constant of the codes' type, or None for 0.
         dtype: of the codes, u8 or i8.
     """
 
@@ -34,7 +34,7 @@ class Codes:
 
     @classmethod
     def of_result(cls, op: Op) -> Codes | None:
-        """How a QuantizeLinear quantises, if per tensor, from f32 and to bytes; its result stands for the codes."""
+        """The parameters of a per-tensor QuantizeLinear from f32 to bytes; its result stands for the codes."""
         x, scale, zero = (*op.operands, None)[:3]
         dtype = op.result.tensor.dtype
         if x is None or not isinstance(scale, Weight) or not (zero is None or isinstance(zero, Weight)):
@@ -63,7 +63,7 @@ class Codes:
 
     @property
     def range(self) -> tuple[float, float]:
-        """The least and greatest number that has a code, of a tensor with one scale."""
+        """The smallest and largest number that has a code, for a tensor with one scale."""
         zero, scale = int(self.point.reshape(())), float(self.scale.data.reshape(()))
         return (int(self.dtype.lowest) - zero) * scale, (int(self.dtype.highest) - zero) * scale
 
@@ -88,19 +88,19 @@ def codes_of(value: Value | None, axis: int | None = None) -> Codes | None:
 
 
 def alone(op: Op) -> bool:
-    """Whether an op has one result, which one op reads."""
+    """Whether an op has one result, with one reader."""
     return len(op.results) == 1 and len(op.result.uses) == 1
 
 
 def same_scale(x: Codes, y: Codes) -> bool:
-    """Whether two tensors are quantised alike."""
+    """Whether two tensors have the same quantisation parameters."""
     if x.dtype != y.dtype or x.scale.data.size != 1 or x.point.size != 1:
         return False
     return bool(x.scale.data.reshape(()) == y.scale.data.reshape(()) and x.point.reshape(()) == y.point.reshape(()))
 
 
 def without_cut(op: Op, to: Codes) -> Op | None:
-    """The op whose result `op` quantises, without a Relu or Clip that cuts off nothing but what has no code."""
+    """The op whose result `op` quantises, skipping a Relu or Clip that only cuts off what has no code."""
     value = op.operands[0]
     maker = value.defining_op if value is not None else None
     if maker is None or maker.name not in ("Relu", "Clip"):
@@ -126,11 +126,11 @@ def _bounds(clip: Op) -> tuple[float, float] | None:
 
 
 def bias_codes(bias: Value | None, x: Codes, w: Codes, b: GraphBuilder) -> Value | None:
-    """A constant bias of one element a channel in steps of the accumulator, i32.
+    """A constant bias with one element per channel, in units of the accumulator, as i32.
 
-    None if it has no such form.
+    None if it cannot be written so.
 
-    What a DequantizeLinear gives has that form as it is when its scale is the product of the others', as it should be.
+    The output of a DequantizeLinear has that form if its scale is the product of the other two, as it should be.
     """
     op = bias.defining_op if bias is not None else None
     step = x.scale.data.reshape(-1).astype(np.float32) * w.scale.data.reshape(-1)

@@ -1,4 +1,4 @@
-"""Scans along other axes than the first, with transpositions around them."""
+"""Scans along inner axes as scans along the first axis, with transpositions around them."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from occ.compiler.ir.rewriter import Rewriter
 
 
 def scan_first_axes(op: Op, rw: Rewriter) -> bool:
-    """`Scan(x) {scan_input_axes=[1]}` --> `Scan(Transpose(x))`, and a Transpose after results that are stacked along another
-    axis: moving all slices at once costs less than one copy for each, and native code takes it.
+    """`Scan(x) {scan_input_axes=[1]}` --> `Scan(Transpose(x))`, and a Transpose after results stacked along another
+    axis. Moving all slices at once costs less than one copy each, and native code supports it.
     """
     a = op.a
     inputs, outputs = (tuple(axes or ()) for axes in (a.scan_input_axes, a.scan_output_axes))
@@ -37,5 +37,5 @@ def scan_first_axes(op: Op, rw: Rewriter) -> bool:
 
 
 def _front(axis: int, rank: int) -> tuple[int, ...]:
-    """The axes of a tensor, one of them first."""
+    """The axes of a tensor, with one moved to the front."""
     return (axis, *(k for k in range(rank) if k != axis))

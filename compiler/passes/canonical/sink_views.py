@@ -1,4 +1,4 @@
-"""Squeeze and Transpose after a convolution or a product, and the elementwise ops that follow them."""
+"""Moves Squeeze and Transpose below the elementwise ops that follow a convolution or product."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ _VIEWS = ("Squeeze", "Transpose")
 
 @dataclass(frozen=True)
 class SinkViews(Pass):
-    """Moves Squeeze and Transpose after a convolution or a product below elementwise ops with constants.
+    """Moves Squeeze and Transpose after a convolution or product below elementwise ops with constants.
 
-    These become a bias and part of its kernel then. Exporters of Keras write a convolution along one axis as one of two, squeeze its
-    result, and add the bias to that.
+    Those ops can then become its bias and part of its kernel. Keras exporters write a 1-D convolution as a 2-D one,
+    squeeze the result, and then add the bias.
 
     `%s = Squeeze(%c, @axes)  %y = Add(%s, @b)` --> `%t = Add(%c, @b.1)  %y = Squeeze(%t, @axes)`
     """
@@ -32,14 +32,14 @@ class SinkViews(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)
-        # Results come after what they are made of, so one sweep takes a view below all ops that follow it.
+        # Results come after their operands, so one sweep moves a view below all ops that follow it.
         changes = sum(_sink(op, rw) for op in list(m.walk()))
         m.drop_unused_weights()
         return finish(rw, ctx, changes)
 
 
 def _sink(op: Op, rw: Rewriter) -> bool:
-    """Take the view that an elementwise op reads below it; whether that was possible."""
+    """Move the view that an elementwise op reads below the op; returns whether that was possible."""
     read = [v for v in op.inputs if not isinstance(v, Weight)]
     if len(read) != 1 or len(op.results) != 1 or op.regions or op.operands.count(read[0]) != 1:
         return False
@@ -67,12 +67,12 @@ def _sink(op: Op, rw: Rewriter) -> bool:
     made.defining_op.loc = op.loc
     rw.replace(op, [b.op(view.name, made, *view.operands[1:], **view.attrs)])
     rw.erase(view)
-    _sink(made.defining_op, rw)  # below the view before that one too
+    _sink(made.defining_op, rw)  # below the preceding view too
     return True
 
 
 def _follows_product(x: Value) -> bool:
-    """Whether a value is that of a convolution or a product, or of elementwise ops and views after one."""
+    """Whether a value comes from a convolution or product, possibly through elementwise ops and views."""
     op = x.defining_op
     while op is not None and "contraction" not in op.spec.tags:
         before = [v for v in op.inputs if not isinstance(v, Weight)]
@@ -83,7 +83,7 @@ def _follows_product(x: Value) -> bool:
 
 
 def _before(view: Op, data: np.ndarray, rank: int, source_rank: int) -> np.ndarray | None:
-    """A constant for the operand of a view instead of its result; None where the axes are unknown."""
+    """A constant reshaped to match the operand of a view instead of its result; None where the axes are unknown."""
     full = data.reshape((1,) * (rank - data.ndim) + data.shape)
     if view.name == "Transpose":
         perm = view.a.perm or tuple(range(rank))[::-1]

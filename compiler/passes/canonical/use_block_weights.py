@@ -1,4 +1,4 @@
-"""Keeps block-quantised weights as codes, which constant folding would make floats."""
+"""Keeps block-quantised weights as codes, which constant folding would turn into floats."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class _Quantised:
 
 
 def product(op: Op, rw: Rewriter, *, columns: bool = False) -> bool:
-    """`MatMul` or `Gemm` of a constant that DequantizeLinear reads in blocks along the summed axis --> `MatMulNBits`."""
+    """`MatMul` or `Gemm` with a constant that DequantizeLinear reads in blocks of the summed axis --> `MatMulNBits`."""
     found = _quantised(op, columns=columns)
     if found is None:
         return False
@@ -58,17 +58,17 @@ def product(op: Op, rw: Rewriter, *, columns: bool = False) -> bool:
     made = b.op("com.microsoft.MatMulNBits", x, *operands, K=k, N=n, bits=bits, block_size=size)
     rw.replace(op, [made if c is None else b.Add(made, c)])
     if all(u is op for u in found.deq.result.users):
-        release([data])  # at once: the weights of a model may be most of its memory
+        release([data])  # right away: the weights of a model may be most of its memory
     return True
 
 
 def column(op: Op, rw: Rewriter) -> bool:
-    """As `product`, for scales of columns or of the whole matrix, which count as one block."""
+    """Like `product`, for scales per column or for the whole matrix, which count as one block."""
     return product(op, rw, columns=True)
 
 
 def _quantised(op: Op, *, columns: bool) -> _Quantised | None:
-    """The constant that a product reads through DequantizeLinear; None if it is none of this form."""
+    """The constant that a product reads through DequantizeLinear; None if it does not have this form."""
     turned = op.name == "Gemm" and bool(op.a.transB)
     if op.name == "Gemm" and (op.a.transA or op.a.alpha != 1 or op.a.beta != 1):
         return None
@@ -105,7 +105,7 @@ def _same_type(x: Value | None, *others: Value) -> bool:
 
 
 def _codes(x: Value | None) -> bool:
-    """Whether a value is quantised itself, so that the product is one of integers."""
+    """Whether a value is itself quantised, so that the product is an integer one."""
     maker = _maker(x)
     return maker is not None and maker.name == "DequantizeLinear"
 
@@ -115,14 +115,14 @@ def _maker(value: Value | None) -> Op | None:
 
 
 def _unsigned(codes: np.ndarray, bits: int, kind: str) -> np.ndarray:
-    """Codes as u8; signed ones are moved up, and with them their zero point to the centre."""
+    """Codes as u8; signed ones are shifted up, and their zero point with them."""
     if kind == "u":
         return codes.astype(np.uint8)
     return (codes.astype(np.int16) + (1 << (bits - 1))).astype(np.uint8)
 
 
 def _packed(codes: np.ndarray, bits: int) -> np.ndarray:
-    """Codes of the last axis in bytes, the low bits first."""
+    """Codes along the last axis packed into bytes, low bits first."""
     each = 8 // bits
     parts = np.pad(codes, ((0, 0), (0, -codes.shape[1] % each))).reshape(len(codes), -1, each)
     shifted = parts << (bits * np.arange(each, dtype=np.uint8))
@@ -135,14 +135,14 @@ _WITH_COLUMNS: dict[str, tuple[OpRule, ...]] = {"MatMul": (column,), "Gemm": (co
 
 @dataclass(frozen=True)
 class UseBlockWeights(Pass):
-    """Makes `MatMulNBits` of products with constants that DequantizeLinear reads in blocks, before it is folded.
+    """Turns products with constants that DequantizeLinear reads in blocks into `MatMulNBits`, before they are folded.
 
     `%w = DequantizeLinear(@q : i4[K,N], @s) {axis=0, block_size=32}  %y = MatMul(%x, %w)` -->
     `%y = com.microsoft.MatMulNBits(%x, @q.packed, @s.packed) {K, N, bits=4, block_size=32}`
     """
 
     name: ClassVar[str] = "use-block-weights"
-    columns: bool = False  # one scale for each column of the result is a block too
+    columns: bool = False  # one scale per result column also counts as a block
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw = Rewriter(m)

@@ -1,4 +1,4 @@
-"""Rewrites DequantizeLinear, operator, QuantizeLinear as one integer operator."""
+"""Rewrites DequantizeLinear, an operator, QuantizeLinear as one integer operator."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def product(op: Op, rw: Rewriter) -> bool:
 
 
 def product_before_relu(op: Op, rw: Rewriter) -> bool:
-    """`QuantizeLinear(Relu(Conv(...)))` with a zero point of 0 --> `Relu(QLinearConv(...))`: codes have the signs of their numbers."""
+    """`QuantizeLinear(Relu(Conv(...)))` with a zero point of 0 --> `Relu(QLinearConv(...))`: a code has the sign of its number."""
     to = Codes.of_result(op)
     relu = op.operands[0].defining_op if to is not None and op.operands[0] is not None else None
     if to is None or relu is None or relu.name != "Relu" or not alone(relu) or np.any(to.point):
@@ -48,9 +48,9 @@ def product_before_relu(op: Op, rw: Rewriter) -> bool:
 def _biased(
     op: Op, axis: int, to: Codes, rw: Rewriter, *, constant: bool = False
 ) -> tuple[Codes, Codes, Value | None] | None:
-    """The codes of the operands of a product, and the bias in steps of its sums.
+    """The codes of a product's operands, and the bias in units of its sums.
 
-    None where one of them has none, or where weights that have to be `constant` are not.
+    None if one of them has none, or if weights that must be `constant` are not.
     """
     x, w = codes_of(op.operands[0]), codes_of(op.operands[1], axis=axis)
     if x is None or w is None or not _fits(x, w, to) or (constant and not isinstance(w.data, Weight)):
@@ -94,7 +94,7 @@ def _binary(op: Op, to: Codes, rw: Rewriter) -> Value | None:
 
 
 def _moved(op: Op, to: Codes, rw: Rewriter) -> Value | None:
-    """Codes of one scale move as the elements do that they stand for."""
+    """Codes with one scale move exactly as their elements do."""
     if not op.spec.moves or len(op.results) != 1:
         return None
     x = codes_of(op.operands[0])
@@ -104,7 +104,7 @@ def _moved(op: Op, to: Codes, rw: Rewriter) -> Value | None:
 
 
 def _fits(x: Codes, w: Codes, to: Codes) -> bool:
-    """Whether onnxruntime multiplies such codes as integers: signed activations ask for signed weights."""
+    """Whether onnxruntime multiplies such codes as integers: signed activations require signed weights."""
     return x.dtype == to.dtype and (w.dtype == x.dtype or w.dtype.kind == "i")
 
 
@@ -114,7 +114,7 @@ _INTEGER: dict[str, Callable[[Op, Codes, Rewriter], Value | None]] = {
 
 
 def there_and_back(op: Op, rw: Rewriter) -> bool:
-    """`QuantizeLinear(DequantizeLinear(x))` of one scale and zero point --> `x`."""
+    """`QuantizeLinear(DequantizeLinear(x))` with the same scale and zero point --> `x`."""
     to, x = Codes.of_result(op), codes_of(op.operands[0])
     if to is None or x is None or not same_scale(x, to):
         return False
@@ -123,7 +123,7 @@ def there_and_back(op: Op, rw: Rewriter) -> bool:
 
 
 def float_product(op: Op, rw: Rewriter) -> bool:
-    """`MatMul(DequantizeLinear(a), DequantizeLinear(b))` that nothing quantises --> `MatMulIntegerToFloat`."""
+    """`MatMul(DequantizeLinear(a), DequantizeLinear(b))` without a quantised result --> `MatMulIntegerToFloat`."""
     x, w = codes_of(op.operands[0]), codes_of(op.operands[1], axis=-1)
     readers = op.result.users
     if x is None or w is None or any(u.name in ("QuantizeLinear", "Relu", "Clip") for u in readers):
@@ -146,8 +146,8 @@ RULES: dict[str, tuple[OpRule, ...]] = {
 class UseIntegers(Pass):
     """Turns operators between DequantizeLinear and QuantizeLinear into operators on codes, as onnxruntime does.
 
-    Products are sums of integers then, scaled and rounded once; a Relu or Clip that saturation implies is dropped, and
-    another Relu is one of codes where 0 is the code of 0.
+    Products then are integer sums, scaled and rounded once. A Relu or Clip that saturation implies is dropped, and any
+    other Relu works on codes if 0 is the code of 0.
 
     `%a = DequantizeLinear(%x, @s, @z) %y = Conv(%a, DequantizeLinear(@w, @t)) %q = QuantizeLinear(Relu(%y), @u, @v)`
     --> `%q = QLinearConv(%x, @s, @z, @w, @t, @0, @u, @v)`

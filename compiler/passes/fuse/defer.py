@@ -16,7 +16,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class Defer(Pass):
-    """Puts every op that waits for its operands into a region of its own, where nothing looks before the run.
+    """Puts every op that waits for its operands into a region of its own, which nothing inspects before the run.
 
     `%y = Reshape(%x, %s)` --> `%y = deferred(%x, %s) do (%a, %b) { %r = Reshape(%a, %b)  yield %r }`
     """

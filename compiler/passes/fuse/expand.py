@@ -1,4 +1,4 @@
-"""Expands composite operators that the target does not take by name."""
+"""Expands composite operators that the target does not accept by name."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class Expand(Pass):
-    """Replaces composite operators by the named operators that they are made of.
+    """Replaces composite operators by the operators that define them.
 
     `%y = CastLike(%x, %like)` --> `%y = Cast(%x) {to=f32}`
     """
@@ -47,8 +47,8 @@ class Expand(Pass):
 def _expand(rw: Rewriter, f: Func, op: Op) -> None:
     """Expand an op.
 
-    What its parts assume of sizes is checked when the function runs: where the operator states its types itself,
-    inference has not seen them. An extent that the data decide keeps the name that readers know it by.
+    Assumptions about sizes inside the composite are checked when the function runs: where the operator states its types
+    itself, inference has not seen them. A data-dependent extent keeps the name that its readers use.
     """
     pairs: list[Assumed] = []
     stated = [r.type for r in op.results]
@@ -62,7 +62,7 @@ def _expand(rw: Rewriter, f: Func, op: Op) -> None:
 
 
 def _found(stated: Sequence[Type | None], made: Sequence[Type | None]) -> Iterator[tuple[str, Dim]]:
-    """Symbols for what the data decide, and the extents of the same results that were there before."""
+    """Symbols for data-dependent extents, with the earlier extents of the same results."""
     for old, new in zip(stated, made, strict=True):
         if isinstance(old, TensorType) and isinstance(new, TensorType) and old.shape and new.shape:
             for a, b in zip(old.shape, new.shape, strict=True):

@@ -23,22 +23,23 @@ from occ.compiler.passes.fuse.structural_key import structural_key
 OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
 
 
-_APART = ("join", "append", "write_into")  # their operands are in the memory of the result
+_APART = ("join", "append", "write_into")  # their operands share the memory of the result
 
 
 @dataclass(frozen=True)
 class Fuse(Pass):
-    """Groups ops into `fuse` regions that become one kernel each. A region has one result, that of its last op.
+    """Groups ops into `fuse` regions that become one kernel each. A region has one result, its last op's.
 
-    Elementwise ops join the contraction, reduction or elementwise op that they read element by element; elementwise ops
-    that only a reduction or an elementwise op reads join it, and those that widen what only the elementwise ops of a contraction read.
+    Elementwise ops join the contraction, reduction or elementwise op that they read element by element. Elementwise ops
+    read only by one reduction or elementwise op join it; so do those that only widen an operand of a contraction's
+    elementwise ops.
 
     `%c = Conv(%x, @w)  %y = Relu(%c)` --> `%y = fuse(%x, @w) do (%a, %b) { %c = Conv(%a, %b)  %r = Relu(%c)  yield %r }`
     """
 
     max_ops: int = 32
-    max_operands: int = 128  # of the ops of a group together, which bounds the parameters and the depth of its kernel
-    lazy_transpose: bool = False  # leave Transpose and its like alone: a later pass makes them views
+    max_operands: int = 128  # ops per group, which bounds the parameters and the depth of its kernel
+    lazy_transpose: bool = False  # leave Transpose and similar ops alone: a later pass turns them into views
 
     name: ClassVar[str] = "fuse"
 
@@ -71,7 +72,7 @@ class Fuse(Pass):
         return made
 
     def _facts(self, op: Op, known: dict[Hashable, FusionFacts]) -> FusionFacts:
-        """The facts of an op; networks repeat themselves, so those of its like are kept."""
+        """The facts of an op; networks repeat themselves, so those of equal ops are cached."""
         if self.lazy_transpose and access(op).permutation is not None:
             return FusionFacts(OPAQUE)
         inputs = list(dict.fromkeys(op.inputs))
@@ -88,7 +89,7 @@ class FusionFacts:
 
     Attributes:
         kind: `opaque`, `map` (no reduction), `reduction` or `contraction`.
-        pointwise: operands that are read exactly at the position of the result.
+        pointwise: operands read exactly at the position of the result.
         positions: the same as positions among the distinct operands.
         cost: elementary functions evaluated per element of the result.
         joins: whether the position decides which operand is read, as in Concat.
@@ -154,11 +155,11 @@ class _Grouping:
         return [sorted(g, key=self.order.__getitem__) for g in unique.values()]
 
     def grow(self, seed: Op) -> None:
-        """Let a group take its consumers, in order, and keep the largest state in which it has one result.
+        """Let a group absorb its consumers, in order, and keep the largest state in which it has one result.
 
-        An op is taken although the group then has several results, because the ops that follow may join them again
-        (`x * sigmoid(x)`). Taking the first consumer in order can make no cycle: whatever is on another path from
-        the group to it would be an earlier consumer.
+        An op is absorbed even if the group then has several results, because later ops may join them again (`x *
+        sigmoid(x)`). Absorbing the first consumer in order cannot make a cycle: any op on another path from the group
+        to it would be an earlier consumer.
         """
         group = [seed]
         committed = [seed]
@@ -182,7 +183,8 @@ class _Grouping:
         inside = [v for v in op.inputs if v.defining_op in group]
         if all(v in facts.pointwise for v in inside):
             return True
-        # Out of place reads recompute their producer, so only cheap ones are taken, and no reduction is repeated.
+        # Reads at another position recompute their producer, so only cheap ones are absorbed, and no reduction is
+        # repeated.
         only_maps = all(self.facts[g].kind == MAP and self.facts[g].cost == 0 for g in group)
         return only_maps and all(v.tensor.size == op.result.tensor.size for v in inside)
 
@@ -190,10 +192,10 @@ class _Grouping:
         return sum(len(op.operands) for op in group) <= self.max_operands
 
     def absorb_producers(self, op: Op) -> None:
-        """Let a reduction take the elementwise groups that only it reads.
+        """Let a reduction absorb the elementwise groups that only it reads.
 
-        A Concat stays apart: a window reads each of its elements several times, and each time it would ask which operand
-        has it.
+        A Concat stays outside: a window reads each element several times, and each time would have to find the operand
+        that holds it.
         """
         group = self.group_of[op]
         for value in dict.fromkeys(op.inputs):
@@ -211,7 +213,7 @@ class _Grouping:
     def absorb_elementwise(self, op: Op) -> None:
         """Merge elementwise groups that only one op of this group reads, element by element.
 
-        Both sides of a sum of two chains are one kernel.
+        Both operands of a sum of two chains become one kernel.
         """
         group = self.group_of[op]
         if any(self.facts[g].kind != MAP for g in group):
@@ -228,8 +230,8 @@ class _Grouping:
                     self.group_of[p] = group
 
     def absorb_widening(self, op: Op) -> None:
-        """Let the group of a contraction take the ops that only widen what its elementwise ops read, such as the
-        dequantization of a residual: fewer bytes are read than they would write.
+        """Let the group of a contraction absorb ops that only widen an operand of its elementwise ops, such as the
+        dequantization of a residual: that reads fewer bytes than they would write.
         """
         group = self.group_of[op]
         for member in [g for g in group if self.facts[g].kind == MAP]:
@@ -247,7 +249,7 @@ class _Grouping:
                     self.group_of[taken] = group
 
     def _widening(self, value: Value) -> list[Op]:
-        """The elementwise ops of one group, the last first, that make a value of another with smaller elements."""
+        """The elementwise ops of one group, last first, that compute an operand of another from smaller elements."""
         chain: list[Op] = []
         here = value
         while (maker := here.defining_op) in self.group_of and here.users == [chain[-1] if chain else value.users[0]]:

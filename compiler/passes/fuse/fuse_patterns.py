@@ -22,9 +22,11 @@ from occ.compiler.passes.rules.rule import Fusion, Match, in_order
 
 @dataclass(frozen=True)
 class FusePatterns(Pass):
-    """Groups what the fusion rules match into `fuse` regions of their names, before the compiler's own fusion.
+    """Groups the ops that fusion rules match into `fuse` regions named after the rule, before the compiler's own
+    fusion.
 
-    The order is benefit, then name; an op that one rule has taken is not offered to others. With the rule `conv_relu`:
+    Rules are ordered by benefit, then by name; an op that one rule has taken is not offered to others. With
+    `conv_relu`:
     `%c = Conv(%x, @w)  %y = Relu(%c)` --> `%y = fuse(%x) {kind="conv_relu"} do (%a) { ...  yield %y }`
     """
 
@@ -33,7 +35,7 @@ class FusePatterns(Pass):
     def run(self, m: Module, ctx: Context) -> bool:
         rules = [r for r in in_order(ctx.rules, ctx.target.name) if isinstance(r, Fusion)]
         made, rw = 0, Rewriter(m)
-        for rule in rules:  # a rule takes all it can before the next one is asked
+        for rule in rules:  # a rule takes all its matches before the next one is tried
             for root in [op for func in m.funcs.values() for op in reversed(func.body.body)]:
                 if root.parent is not None and root.parent.owner is None and root.name in rule.roots:
                     made += _apply(rule, root, rw, ctx)
@@ -82,7 +84,7 @@ def obstacle(found: Match) -> str:
 
 
 def _place(ops: list[Op], shared: frozenset[Op]) -> Op | None:
-    """The op before which a region with all of `ops` can stand; None if that makes a cycle."""
+    """The op before which a region with all of `ops` can be inserted; None if that makes a cycle."""
     home = ops[0].parent
     assert home is not None
     order = {op: k for k, op in enumerate(home)}
@@ -96,7 +98,7 @@ def _place(ops: list[Op], shared: frozenset[Op]) -> Op | None:
 
 
 def _outer(op: Op, home: object) -> Op:
-    """The op of a region that holds another op."""
+    """The op of the enclosing region that holds another op."""
     while op.parent is not home:
         assert op.parent is not None
         assert op.parent.owner is not None
@@ -123,7 +125,7 @@ def fit(rule: Fusion, kernel: Kernel, found: Match) -> tuple[dict[str, Any] | No
 
 
 def to_foreign(rule: Fusion, found: Match, attrs: dict[str, Any], rw: Rewriter) -> None:
-    """Make a match an op that the kernel of the rule computes."""
+    """Turn a match into an op that the rule's kernel computes."""
     operands = [v for n in rule.params if (v := found.names.get(n)) is not None]
     ops = sorted_ops(found.ops)
     before = _place(ops, found.shared)
@@ -132,7 +134,7 @@ def to_foreign(rule: Fusion, found: Match, attrs: dict[str, Any], rw: Rewriter) 
 
 
 def _with_copies(ops: list[Op], shared: frozenset[Op], rw: Rewriter) -> list[Op]:
-    """The ops of a region: copies of the shared ones that others read too, and of what those need."""
+    """The ops of a region: shared ones that others also read are copied, with the ops that they depend on."""
     staying: set[Op] = set()
     for op in reversed(ops):
         readers = [u for r in op.results for u in r.users]

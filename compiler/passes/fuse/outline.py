@@ -11,12 +11,12 @@ from occ.compiler.ir.value import Value, Weight
 
 
 def results_of(group: list[Op]) -> list[Value]:
-    """The values of a group that ops outside of it read."""
+    """The values of a group that outside ops read."""
     return [r for op in group for r in op.results if any(u not in group for u in r.users)]
 
 
 def kind_of(group: list[Op]) -> str:
-    """A name for a group that nobody named."""
+    """A generated name for a group without one."""
     return "_".join(op.name.rpartition(".")[2].lower() for op in group[:4])
 
 
@@ -26,7 +26,7 @@ def outline(group: list[Op], rw: Rewriter, before: Op | None = None, **attrs: An
     Args:
         group: the ops.
         rw: of the module.
-        before: where to put it; instead of the last one by default.
+        before: the insertion point; the place of the last op by default.
         attrs: attributes of the op; `kind` is its name.
     """
     results = results_of(group)
@@ -57,10 +57,10 @@ def outline_foreign(
 
     Args:
         group: the ops.
-        operands: what the kernel reads, constants too, in its order.
-        results: what it writes, in its order; all that ops outside of the group read.
+        operands: the kernel's inputs, constants too, in its order.
+        results: the kernel's outputs, in its order; all values that outside ops read.
         rw: of the module.
-        before: where to put it; instead of the last one by default.
+        before: the insertion point; the place of the last op by default.
         attrs: attributes of the op.
     """
     home, anchor = group[-1].parent, before or group[-1].next
@@ -68,7 +68,7 @@ def outline_foreign(
     body = Region([v.type for v in operands], [v.name for v in operands])
     args: dict[Value, Value | None] = dict(
         zip(reversed(operands), reversed(body.args), strict=True)
-    )  # the first place of each
+    )  # the first position of each
     loc = fuse_locations(op.loc for op in group)
     rw.move(group, body)
     for op in group:

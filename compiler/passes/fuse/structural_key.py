@@ -1,6 +1,6 @@
 """Structural keys of groups of ops: equal groups share one te function.
 
-Networks repeat themselves, so building it once saves most of the work.
+Networks repeat themselves, so building each te function once saves most of the work.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from occ.compiler.ir.value import Value
 
 
 def structural_key(ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> Hashable:
-    """A key that is equal for groups with the same te function, but for names.
+    """A key that is equal for groups whose te functions differ only in names.
 
     Args:
         ops: in order.
-        args: all values that they read from outside.
-        results: values that they give.
+        args: all values read from outside.
+        results: the values returned.
     """
     number: dict[Value, int] = {}
     for value in args:
@@ -40,5 +40,5 @@ def _literal(value: Value, ops: Sequence[Op]) -> Hashable:
 
 
 def _static(op: Op, k: int, value: Value) -> Hashable:
-    """The elements of an operand that the body of the operator sees; it sees those of no other operand."""
+    """The elements of an operand that the operator's body uses; it sees those of no other operand."""
     return frozen(static_elements(value)) if op.spec.operand_name(k) in op.spec.static else None

@@ -1,4 +1,4 @@
-"""Replaces operators by kernels that users bring."""
+"""Replaces operators by user-supplied kernels."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from occ.compiler.passes.fuse.outline import outline_foreign
 
 @dataclass(frozen=True)
 class UseKernels(Pass):
-    """Replaces an operator for which the user brings a kernel by a `foreign` op.
+    """Replaces an operator by a `foreign` op if the user supplies a kernel for it.
 
-    Reports operators that have nothing but a kernel for another target.
+    Reports operators whose only kernels are for other targets.
 
     `%y = com.example.Scale(%x)` --> `%y = foreign(%x) {kernel="c", symbol="scale"} do (%a) { ...  yield %r }`
     """
 
-    report: bool = False  # nothing is replaced: the target computes what the operator means
+    report: bool = False  # nothing is replaced: the target computes the operator's own definition
 
     name: ClassVar[str] = "use-kernels"
 
@@ -52,7 +52,7 @@ def _ranked(value: Any) -> bool:
 
 
 def _report(op: Op, kernel: Kernel, ctx: Context) -> None:
-    """An error if the operator has no meaning but a kernel that the target cannot use."""
+    """An error if the operator is defined only by a kernel that the target cannot use."""
     if op.spec.meaning != "kernel":
         return
     able = " or ".join(f"`-t {t}`" for t in kernel.targets)
@@ -87,11 +87,11 @@ def kernel_attrs(
     Args:
         kernel: the kernel.
         names: of operands and results.
-        types: theirs; None for absent operands.
-        values: of attributes.
+        types: their types; None for absent operands.
+        values: attribute values.
 
     Raises:
-        Invalid: the kernel does not take them.
+        Invalid: the kernel does not accept them.
     """
     if isinstance(kernel, CKernel):
         return {
@@ -108,7 +108,7 @@ def kernel_attrs(
 
 
 def member(op: Op) -> str:
-    """The path of the library of a `foreign` op in an artifact."""
+    """The path of a `foreign` op's library in an artifact."""
     stem = re.sub(r"[^\w.-]", "_", Path(op.attrs["library"]).stem)[:60]
     return f"kernels/{stem}-{op.attrs['digest']}.so"
 

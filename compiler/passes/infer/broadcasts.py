@@ -1,4 +1,4 @@
-"""Input sizes that a broadcast assumes equal although one may be 1: cases to compile apart."""
+"""Input sizes that a broadcast assumes equal although one may be 1: cases to compile separately."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from occ.compiler.ir.shape import Assumed, depends_on_data
 
 
 def note_broadcasts(m: Module, op: Op, assumed: Iterable[Assumed]) -> None:
-    """Note the symbols among sizes that an op takes as equal and would broadcast.
+    """Record symbols that an op assumes to be equal and could also broadcast.
 
-    `Add(f32[steps,4], f32[batch,4])` takes `steps` for `batch`; whoever gives one step for a batch of two needs a plan with
-    `steps` fixed to 1, see `compiler/driver/size_cases.py`.
+    `Add(f32[steps,4], f32[batch,4])` assumes `steps == batch`; one step with a batch of two needs a plan with `steps`
+    fixed to 1, see `compiler/driver/size_cases.py`.
     """
     for a, b, spread in assumed:
         for size, other in ((a, b), (b, a)) if spread else ():

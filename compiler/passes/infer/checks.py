@@ -14,11 +14,11 @@ from occ.compiler.ir.operator.onnx_values import onnx_type_name
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.passes.base import Context
 
-_LARGEST = 1 << 47  # elements: what processors address
+_LARGEST = 1 << 47  # elements: the limit of the address space
 
 
 def no_result(op: Op, e: BaseException) -> Invalid:
-    """The definition of an operator fails on operands that it does not refuse."""
+    """The definition of an operator fails on operands that it does not reject."""
     place = traceback.extract_tb(e.__traceback__)[-1]
     return Invalid(
         f"`{shorten(op.name)}` has no result for these operands and attributes",

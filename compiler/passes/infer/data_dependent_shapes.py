@@ -1,8 +1,8 @@
 """Data-dependent shapes: a step of the plan turns computed values into sizes.
 
-Exporters slice by the number of an iteration, make ranges up to a length that is counted, and reshape to what an input says.
-What is known of such an op is written as symbols, which `sizes` binds when the values are there; the op itself, and all that
-follows, is then an ordinary kernel over symbolic extents. `ir/ops/own/decided.py` has the ops.
+Exporters slice by an iteration number, make ranges up to a counted length, and reshape to a shape that is an input.
+Known facts about such an op's shape are written as symbols, which `sizes` binds at run time; the op itself and all that
+follow it are then ordinary kernels over symbolic extents. `ir/ops/own/data_dependent_sizes.py` has the ops.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Known(Protocol):
 
 
 def decide(m: Module, known: Known) -> bool:
-    """Give sizes to the ops whose shapes depend on values of a run; returns whether there were any.
+    """Define run-time sizes for ops whose shapes depend on data; returns whether there were any.
 
     Every value has a type.
 
@@ -44,7 +44,7 @@ def decide(m: Module, known: Known) -> bool:
 
 
 def resolve_broadcasts(m: Module, known: Known) -> bool:
-    """Give run-time sizes to ops with unknown broadcasts, when all other sizes are known.
+    """Define run-time sizes for ops whose broadcast is unknown, once all other sizes are known.
 
     `%y = Add(%a, %b)` --> `sizes(common_shape(%a, %b)) {defines=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
     """
@@ -52,14 +52,14 @@ def resolve_broadcasts(m: Module, known: Known) -> bool:
 
 
 def _replaced(m: Module, known: Known, choose: Callable[[Op], Rule | None]) -> bool:
-    """Replace the ops for which they are chosen by what rules make; returns whether there were any."""
+    """Replace the selected ops by what the rules build; returns whether there were any."""
     rw, made = Rewriter(m), False
     for func in m.funcs.values():
         for op in func.body.body:
             rule, result = choose(op), None
             if rule is None:
                 continue
-            with suppress(Invalid):  # in a branch that does not fit, which is an error only where it is taken
+            with suppress(Invalid):  # in a branch that does not fit, an error only if it is taken
                 result = rule(_Decision(m, known, op, rw))
             if result is not None:
                 rw.replace(op, [result])
@@ -68,7 +68,7 @@ def _replaced(m: Module, known: Known, choose: Callable[[Op], Rule | None]) -> b
 
 
 def _waits(op: Op, known: Known) -> bool:
-    """Whether an op has operands of known ranks, and looks at the elements of one that is computed."""
+    """Whether an op has operands of known rank, and depends on the elements of a computed one."""
     if not all(isinstance(v.type, TensorType) and v.type.shape is not None for v in op.inputs):
         return False
     static = [v for k, v in enumerate(op.operands) if v is not None and op.spec.operand_name(k) in op.spec.static]
@@ -76,7 +76,7 @@ def _waits(op: Op, known: Known) -> bool:
 
 
 def _may_spread(op: Op, known: Known) -> bool:
-    """Whether sizes alone decide which extents of an Expand are spread, at run time."""
+    """Whether run-time sizes alone decide which extents an Expand spreads."""
     if op.name != "Expand" or not all(isinstance(v.type, TensorType) and v.type.shape is not None for v in op.inputs):
         return False
     asked = known.elements(op.inputs[1])
@@ -84,14 +84,14 @@ def _may_spread(op: Op, known: Known) -> bool:
 
 
 def _is_unlike(op: Op) -> bool:
-    """Whether an elementwise op has operands that broadcast as only a run shows: either of two extents may be 1."""
+    """Whether an elementwise op's broadcast is unknown until run time: either of two extents may be 1."""
     types = [v.type for v in op.inputs]
     shapes = [t.shape for t in types if isinstance(t, TensorType) and t.shape is not None]
     return 1 < len(shapes) == len(types) and _differ(shapes) and access(op).elementwise
 
 
 def _differ(shapes: Sequence[Sequence[Dim | float | None]]) -> bool:
-    """Whether shapes have extents that the data decide, and may be equal or 1."""
+    """Whether shapes have data-dependent extents that may be equal or 1."""
     return any(
         len(found) > 1 and any(isinstance(d, Sym) and depends_on_data(d) for d in found) for found in on_axes(shapes)
     )
@@ -106,7 +106,7 @@ class _Decision:
 
     def __init__(self, m: Module, known: Known, op: Op, rw: Rewriter) -> None:
         self.m, self.known, self.op, self.b = m, known, op, rw.builder(op)
-        self._renamed = rw.renamed  # sizes of ops that are decided by now have other names than the inference knows
+        self._renamed = rw.renamed  # sizes that are now known have other names than the inference uses
 
     def operand(self, k: int) -> Value | None:
         return self.op.operands[k] if k < len(self.op.operands) else None
@@ -120,8 +120,6 @@ class _Decision:
         """The known elements of a vector, None for each unknown one.
 
         None if not even their number is known.
-
-        None if not even their number is.
         """
         value = self.given(k)
         n = value.tensor.shape[0] if value.tensor.shape and value.tensor.rank == 1 else None
@@ -129,7 +127,7 @@ class _Decision:
         return found and [substitute(x, self._renamed) if isinstance(x, Sym) else x for x in found]
 
     def ints(self, k: int, otherwise: Sequence[int]) -> Sequence[int] | None:
-        """The elements of an operand that is all constant; `otherwise` if it is left out."""
+        """The elements of a constant operand; `otherwise` if it is left out."""
         value = self.operand(k)
         found = otherwise if value is None else self.known.elements(value)
         ints = [x for x in found or () if isinstance(x, int)]
@@ -139,7 +137,7 @@ class _Decision:
         return self.m.data_symbol()
 
     def sizes(self, vector: Value, finds: Sequence[Dim]) -> Value:
-        """Bind symbols to the elements of a vector, which the returned value has as sizes."""
+        """Bind symbols to the elements of a vector; the returned value has them as sizes."""
         self.b.op(DECIDED, vector, defines=tuple(finds))
         return self.b.op("dims", values=tuple(finds), shape=(len(finds),))
 
@@ -180,7 +178,7 @@ def _expand(d: _Decision) -> Value | None:
 
 
 def _alike(d: _Decision) -> Value | None:
-    """An elementwise op on operands that are spread to one shape, which the run finds."""
+    """An elementwise op on operands that are spread to one shape at run time."""
     operands = list(dict.fromkeys(d.op.inputs))
     shapes = [v.tensor.dims for v in operands]
     finds = [_of_all(d, found) for found in on_axes(shapes)]
@@ -194,13 +192,13 @@ def _alike(d: _Decision) -> Value | None:
 
 
 def _of_all(d: _Decision, found: Collection[Dim]) -> Dim:
-    """The extent of an axis on which operands have these extents besides 1."""
+    """The extent of an axis on which operands have these extents, apart from 1."""
     certain = [n for n in found if isinstance(n, int)] or (list(found) if len(found) == 1 else [])
     return certain[0] if certain else d.symbol() if found else 1
 
 
 def _spread(d: _Decision, n: Dim, asked: Dim | float | None) -> Dim:
-    """The extent of an axis that is expanded, where it is known."""
+    """The extent of an expanded axis, if it is known."""
     if isinstance(n, int) and n != 1:
         return n
     return asked if n == 1 and isinstance(asked, (int, Sym)) else d.symbol()
@@ -236,7 +234,7 @@ def _constant_of_shape(d: _Decision) -> Value | None:
     return None if shape is None else d.b.ConstantOfShape(shape, value=d.op.a.value)
 
 
-_FEW = 1 << 20  # elements, for which there is memory however a Reshape lays them out
+_FEW = 1 << 20  # elements, for which memory suffices whatever shape a Reshape gives them
 
 Rule = Callable[[_Decision], Value | None]
 _RULES: Mapping[str, Rule] = {
@@ -246,7 +244,7 @@ _RULES: Mapping[str, Rule] = {
 
 
 def set_size_bounds(m: Module, known: Known) -> None:
-    """Note at each `sizes` the most that its symbols can be, for which native code has memory."""
+    """Record the upper bound of each symbol at its `sizes` op; native code allocates that much."""
     most: dict[str, Dim] = {}
     for op in m.walk():
         for d, bound in _bounds(op, known):
@@ -258,7 +256,7 @@ def set_size_bounds(m: Module, known: Known) -> None:
 
 
 def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
-    """Sizes that an op reads, each with the upper bound of it."""
+    """Sizes that an op reads, each with its upper bound."""
     if op.name == DECIDED:
         return _of_spread(op, known)
     if op.name not in ("part", "Reshape") or op.operands[1] is None:
@@ -268,8 +266,8 @@ def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
         return []
     found = maker.attrs["values"]
     if op.name == "Reshape":
-        # Each is at most the number of elements. Memory for all of them at their most is more than any machine has but where those
-        # are few: then nothing bounds them, and native code leaves the model to Python.
+        # Each is at most the number of elements. Memory for all of them at their maximum exceeds any machine's unless
+        # they are few: then nothing bounds them, and native code leaves the model to Python.
         size, count = product(x.shape), len(set(filter(is_defined_by_step, found)))
         few = count < 2 or (isinstance(size, int) and size**count <= _FEW)
         return [(d, size) for d in found] if few else []

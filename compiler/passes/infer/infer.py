@@ -45,26 +45,26 @@ from occ.compiler.passes.infer.solve import drop_undefined_sizes, solve
 from occ.compiler.passes.infer.split_on_rank import set_shape_conditions, split_cases
 from occ.compiler.passes.infer.unify_ranks import unify_ranks
 
-_CASES = 32  # steps on cases of sizes that decide ranks
+_CASES = 32  # rounds of splitting on sizes that decide ranks
 _STEPS = (
     sequences_to_tensors,
     unify_ranks,
     decide,
     resolve_broadcasts,
-)  # of making shapes known, each from the start of what the one before left
-_SCALES = 16  # elements of float vectors whose elements are found; Resize of rank 8 has a region of so many
-_ROUNDS = 8  # of substituting assumed equalities; each round makes at least one symbol disappear
+)  # of resolving shapes, each starting from the result of the one before
+_SCALES = 16  # elements of float vectors whose values are tracked; the region of a Resize of rank 8 has this many
+_ROUNDS = 8  # of substituting assumed equalities; each round eliminates at least one symbol
 
 
 @dataclass(frozen=True)
 class Infer(Pass):
-    """Gives every value a type, and resolves shape tensors to constants and dims.
+    """Infers the type of every value, and resolves shape tensors to constants and dims.
 
     `%s = Shape(%x)  %g = Gather(%s, 0)  %y = Reshape(%x, Concat(%g, -1))` --> `%y = Reshape(%x, dims(N, 3*H*W))`
     """
 
-    sizes: bool = True  # make sizes of values that decide shapes
-    grow: bool = True  # make constants of what is known and has more elements than it is made of, such as ranges
+    sizes: bool = True  # turn values that decide shapes into sizes
+    grow: bool = True  # make constants of known values that are larger than their operands, such as ranges
 
     name: ClassVar[str] = "infer"
 
@@ -91,7 +91,7 @@ class Infer(Pass):
 
 
 def _settled(m: Module, ctx: Context, needed: Sequence[Constraint]) -> _Inference:
-    """The state of inference after sizes that have to be equal are unified; `needed` holds too."""
+    """The state of inference after unifying sizes that must be equal; `needed` holds too."""
     inference = _Inference(m, ctx)
     inference.region(m.main.body)
     inference.assumed += needed
@@ -104,9 +104,9 @@ def _settled(m: Module, ctx: Context, needed: Sequence[Constraint]) -> _Inferenc
 
 
 def _forget_types(m: Module) -> None:
-    """Forget the types of functions' parameters and results, which may have been less known than now.
+    """Forget the types of functions' parameters and results, which may have been less precise.
 
-    Other ops find theirs again, with data-dependent sizes under the names that `sizes` may have by now.
+    Other ops find theirs again, with data-dependent sizes under the names that `sizes` uses by then.
     """
     for func in m.funcs.values():
         results = (r for op in func.body.walk() if "control" in op.spec.tags for r in op.results)
@@ -121,9 +121,9 @@ class _Inference:
         self.m, self.ctx = m, ctx
         self.known: dict[Value, Any] = {}  # elements, and quotients of sizes
         self.assumed: list[Constraint] = []
-        self._func = "main"  # the function at work
-        self._branches: list[str] = []  # around it: what is wrong in one is an error only where it is taken
-        self.impossible: set[str] = set()  # of these those in which something is wrong
+        self._func = "main"  # the current function
+        self._branches: list[str] = []  # enclosing optional functions: an error inside is one only if it is taken
+        self.impossible: set[str] = set()  # of these, those that contain an error
 
     def region(self, region: Region) -> None:
         for op in region:
@@ -149,7 +149,7 @@ class _Inference:
         for inner in op.regions:
             self.region(inner)
         if any(v.type is None for v in op.inputs):
-            return  # what it depends on has been reported
+            return  # its operand has been reported
         pairs = self._found(op)
         try:
             check_form(op)
@@ -172,13 +172,13 @@ class _Inference:
         self._settle(op, types)
         self._assume_extents(op)
         try:
-            with collecting([]):  # its types said the same, for its own function
+            with collecting([]):  # its types are unchanged, for its own function
                 self._propagate(op)
         except OPERATOR_FAILURES as e:
             self._report(op, no_result(op, e))
 
     def _found(self, op: Op) -> list[Assumed]:
-        """Sizes that a step would find, and that are known by now."""
+        """Sizes that a step would compute, but that are known by now."""
         known = self.elements(op.operands[0]) if op.name == DECIDED and op.operands[0] is not None else None
         pairs = zip(op.attrs["defines"], known, strict=True) if known else ()
         return [Assumed(a, b) for a, b in pairs if isinstance(b, (int, Sym)) and a != b]
@@ -191,7 +191,7 @@ class _Inference:
         return result_types(op, self.elements)
 
     def _settle(self, op: Op, types: Sequence[Type | None]) -> None:
-        """Type the results, with a symbol for each extent that the data decide: the one of an earlier inference again."""
+        """Type the results; each data-dependent extent gets a symbol, the same as in an earlier inference."""
         values: dict[str, Dim] = {}
         for value, type_ in zip(op.results, types, strict=True):
             stated = value.type.shape if isinstance(value.type, TensorType) else None
@@ -204,7 +204,7 @@ class _Inference:
             value.type = type_.substituted(values) if isinstance(type_, TensorType) else type_
 
     def _assume_extents(self, op: Op) -> None:
-        """Extents are sizes: where nothing proves that one is not negative, as after a window, the runtime checks it."""
+        """Extents are sizes: if one cannot be proved non-negative, as after a window, the runtime checks it."""
         for r in op.results:
             for d in (r.type.shape or ()) if isinstance(r.type, TensorType) else ():
                 if not isinstance(d, int) and dim.lower(d) < 0:
@@ -238,7 +238,7 @@ class _Inference:
         return len(self.assumed)
 
     def forget(self, func: Func, mark: int) -> None:
-        """Drop what a tentative inference of a function found."""
+        """Drop what a tentative inference of a function recorded."""
         del self.assumed[mark:]
         for value in [*func.args, *(r for op in func.body.walk() for r in op.results)]:
             self.known.pop(value, None)
@@ -254,7 +254,7 @@ class _Inference:
         return self.known[value] if value in self.known else static_elements(value)
 
     def _propagate(self, op: Op) -> None:
-        """Evaluate an op on known elements where its results are small."""
+        """Evaluate an op on known elements if its results are small."""
         results = [r for r in op.results if _is_small(r.type)]
         if not results or op.spec.body is None or op.name == "dims":  # `static_elements` has those
             return
@@ -264,7 +264,7 @@ class _Inference:
         if "shape" not in op.spec.tags and all(self._evaluated(v) is None for v in tensors):
             return
         if any(v.tensor.dtype.is_float and _is_data(v) for v in results) and op.name != "Concat":
-            return  # only shape arithmetic passes through floats, and scales of a few axes
+            return  # only shape arithmetic and per-axis scales pass through floats
         try:
             f = build_te("shape", [op], tensors, results, self.elements)
         except Unresolved:
@@ -276,7 +276,7 @@ class _Inference:
         }
 
     def substitute(self) -> bool:
-        """Replace symbols by what they are assumed equal to; whether anything changed."""
+        """Replace symbols by what they are assumed equal to; returns whether anything changed."""
         values: dict[str, Dim] = {}
         rest: list[Constraint] = []
         told = {name: defined_sizes(f) for name, f in self.m.funcs.items()}
@@ -287,12 +287,12 @@ class _Inference:
                 continue
             found = solve(a, b, told[c.func])
             if c.func != "main" and not _is_own(found, own):
-                found = None  # what holds in a function need not hold where it is not run
+                found = None  # an assumption of a function need not hold if the function is not run
             if found is None:
                 rest.append(replace(c, lhs=a, rhs=b))
             else:
                 values = {k: dim.substitute(v, found) for k, v in values.items()} | found
-        if values:  # the next round finds the bounds again, if sizes that are equal leave any
+        if values:  # the next round finds the bounds again, if equal sizes leave any
             rest = [c for c in rest if not _is_bound(c)]
         known = {(str(c.lhs), str(c.rhs), c.func) for c in self.m.constraints}
         new = {(str(c.lhs), str(c.rhs), c.func): c for c in reversed(rest)}  # the first node that needs it
@@ -302,7 +302,7 @@ class _Inference:
         return bool(values)
 
     def materialise(self, grow: bool) -> int:
-        """Replace values whose elements are all known by constants and `dims` ops; returns their number."""
+        """Replace values whose elements are all known by constants and `dims` ops; returns how many."""
         rw = Rewriter(self.m)
         made, kept = 0, set[Value]()
         for value in self.known:
@@ -338,11 +338,11 @@ class _Inference:
         self.ctx.sink.add(Diagnostic(e.code, str(e), where, source, tuple(notes), (e.help,) if e.help else ()))
 
 
-_MOST_SIZES = 64  # of a `dims` op, which compares a position with that of each; more than any shape has
+_MOST_SIZES = 64  # of a `dims` op, which compares a position with each of them; more than any shape has
 
 
 def _grows(op: Op, count: int, kept: Container[Value]) -> bool:
-    """Whether the result has more than `count` elements than it is made of."""
+    """Whether the result has more than `count` elements, and more than its operands."""
     if op.name == "Shape" or count == 1:
         return False
     types = [v.type for v in op.inputs if isinstance(v.type, TensorType) and v.type.shape is not None]
@@ -350,7 +350,7 @@ def _grows(op: Op, count: int, kept: Container[Value]) -> bool:
 
 
 def _is_own(found: Mapping[str, Dim] | None, told: Container[str]) -> bool:
-    """Whether only sizes that steps of functions define are put in terms of others, which are such too, or constants."""
+    """Whether the substitution only rewrites sizes that steps define, in terms of other such sizes or constants."""
     return found is not None and all(
         name in told and (isinstance(d, int) or (d.is_symbol and str(d) in told and str(d) != name))
         for name, d in found.items()
@@ -358,7 +358,7 @@ def _is_own(found: Mapping[str, Dim] | None, told: Container[str]) -> bool:
 
 
 def _is_bound(c: Constraint) -> bool:
-    """Whether a constraint says what a size is at least: `max(1, N) == N`."""
+    """Whether a constraint states a lower bound of a size: `max(1, N) == N`."""
     parts = dim.terms_of(c.lhs)
     atoms = [a for mono, _ in parts for a, _ in mono]
     return (
@@ -378,7 +378,7 @@ def _untyped(op: Op) -> Sequence[Type] | None:
 
 
 def _is_data(value: Value) -> bool:
-    """Whether a tensor has more elements than there are scales and ends of regions in Resize."""
+    """Whether a tensor has more elements than the scales or region of a Resize."""
     return not isinstance(value.tensor.size, int) or value.tensor.size > _SCALES
 
 

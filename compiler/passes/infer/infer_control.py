@@ -1,4 +1,4 @@
-"""Type inference of control flow: functions from operands, results from functions."""
+"""Type inference of control flow: into functions from operands, out of functions to results."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from occ.compiler.passes.infer.region_types import (
 )
 from occ.compiler.passes.infer.trip_counts import trip_count
 
-_ROUNDS = 8  # of generalising what a loop carries; each makes an extent symbolic or a rank unknown
+_ROUNDS = 8  # rounds of generalising loop-carried types; each makes an extent symbolic or a rank unknown
 
 
 def infer_control(inf: Inference, op: Op) -> list[Type | None]:
@@ -75,7 +75,7 @@ def _if(inf: Inference, op: Op) -> list[Type | None]:
 
 
 def _is_one(op: Op, k: int, what: str) -> None:
-    """Have an operand one element."""
+    """Require that an operand has one element."""
     v = op.operands[k] if k < len(op.operands) else None
     if v is not None and isinstance(v.type, TensorType) and v.type.shape is not None:
         equal_dims(product(v.type.shape), 1, f"the {what} of `{op.name}` is one element, not")
@@ -103,7 +103,7 @@ def _loop(inf: Inference, op: Op) -> list[Type | None]:
 
 
 def _trips(inf: Inference, op: Op, func: Func) -> Dim:
-    """The trip count, where it is known and the body cannot stop earlier."""
+    """The trip count, if it is known and the body cannot stop earlier."""
     found = trip_count(inf, op, func)
     return data_dim(99) if found is None else found
 
@@ -144,7 +144,7 @@ def _scan(inf: Inference, op: Op) -> list[Type | None]:
 
 
 def _one_each(given: Sequence[int] | None, count: int, name: str) -> Sequence[int]:
-    """The elements of an attribute of Scan, one for each of what is scanned; zeros if it is left out."""
+    """A Scan attribute with one element per scanned value; zeros if it is left out."""
     if given and len(given) != count:
         raise Invalid(
             f"`{name}` of `Scan` has {len(given)} elements for {count} values that are scanned", code="OCC0107"
@@ -183,7 +183,7 @@ def _to_fixpoint(
     inf: Inference, func: Func, carried: list[Type | None], body: Callable[[Types], list[Type | None]], first: int,
     pick: Callable[[list[Type | None]], list[Type | None]],
 ) -> tuple[list[Type | None], list[Type | None]]:  # fmt: skip
-    """Widen what a loop carries until the body returns what it takes."""
+    """Widen loop-carried types until the body returns what it accepts."""
     for _ in range(_ROUNDS):
         mark = inf.mark
         found = body(carried)
@@ -196,21 +196,21 @@ def _to_fixpoint(
 
 
 def _first_type(v: Value) -> Type | None:
-    """The type of what a loop carries into its first iteration."""
+    """The type of a loop-carried value in the first iteration."""
     return EmptySequenceType(v.type.elem) if isinstance(v.type, SequenceType) and is_empty(v) else v.type
 
 
 def _start(inf: Inference, func: Func, types: Types, first: int) -> list[Type | None]:
-    """Types to begin with: those of the operands, extents that an earlier inference found to vary left symbolic."""
+    """Initial types: the operands', with extents symbolic that an earlier inference found to vary."""
     return [_widen(inf, func, first + k, t, func.args[first + k].type, only_known=True) for k, t in enumerate(types)]
 
 
 def _widen(
     inf: Inference, func: Func, k: int, carried: Type | None, found: Type | None, *, only_known: bool = False
 ) -> Type | None:
-    """A type that both are.
+    """The common supertype of both.
 
-    An extent that differs becomes a symbol of the function, for its lifetime the same one.
+    An extent that differs becomes a symbol, the same one throughout the life of the function.
     """
     if not isinstance(carried, TensorType) or not isinstance(found, TensorType):
         if only_known or carried == found or found is None:

@@ -13,7 +13,7 @@ from occ.compiler.ir.value import Value, Weight
 
 
 def find_ranks(m: Module) -> None:
-    """Give inputs of unknown rank the rank that their readers want, with a symbol for each extent.
+    """Infer the rank of inputs without one from their readers, with a symbol for each extent.
 
     `%y = Conv(%x, @w)`, where `@w` has four axes --> `%x: f32[x_0,x_1,x_2,x_3]`
     """
@@ -44,7 +44,7 @@ def _of_length(k: int, parts: int = 1) -> Callable[[Op], int | None]:
     return rank
 
 
-# What the first operand of an operator has, if that can be said.
+# Rank of an operator's first operand, where it is fixed.
 _RANKS: Mapping[str, Callable[[Op], int | None]] = {
     "Conv": _of_constant(1), "ConvTranspose": _of_constant(1), "ConvInteger": _of_constant(1), "QLinearConv": _of_constant(3),
     "MaxPool": _of_window, "AveragePool": _of_window, "LpPool": _of_window, "Gemm": lambda _: 2,
@@ -54,14 +54,14 @@ _RANKS: Mapping[str, Callable[[Op], int | None]] = {
     "Resize": lambda op: None if op.a.axes is not None else _of_length(2)(op) or _of_length(3)(op),
     "Tile": _of_length(1), "SpaceToDepth": lambda _: 4, "DepthToSpace": lambda _: 4,
 }  # fmt: skip
-# Operators whose result has the axes of the first operand, if the others are single numbers.
+# Operators whose result has the rank of the first operand, if the others are scalars.
 _KEEP = frozenset(
     [*(s.name for s in elementwise.ALL), "Identity", "BatchNormalization", "QuantizeLinear", "DequantizeLinear", "LRN"]
 )
 
 
 def _wanted(value: Value, seen: set[Value]) -> int | None:
-    """The rank that some reader of a value wants, or of what has its axes."""
+    """The rank that a reader of the value requires, or a reader of a value of the same rank."""
     if value in seen:
         return None
     seen.add(value)
@@ -75,7 +75,7 @@ def _wanted(value: Value, seen: set[Value]) -> int | None:
 
 
 def _is_alone(op: Op, value: Value) -> bool:
-    """Whether no other operand that is broadcast has axes of its own."""
+    """Whether no other broadcast operand adds axes."""
     if op.name in ("BatchNormalization", "QuantizeLinear", "DequantizeLinear"):
         return op.operands[0] is value
     return all(v is value or (isinstance(v, Weight) and v.data.size == 1 and v.data.ndim <= 1) for v in op.inputs)

@@ -1,4 +1,4 @@
-"""Types that cross the border of a region: joins of branches, slices stacked by loops."""
+"""Types that cross region boundaries: joins of branches, slices stacked by loops."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ class Inference(Protocol):
     ) -> list[Type | None]:
         """Infer a function from the types and known values of its arguments; returns the types of its results.
 
-        In one that is `optional`, an op that does not fit its operands is left to the run, which may never come to it.
+        If it is `optional`, an op that does not fit its operands is left to the run, which may never reach it.
         """
         ...
 
     def forget(self, func: Func, mark: int) -> None:
-        """Drop what `function` found since `mark`."""
+        """Drop what `function` recorded since `mark`."""
         ...
 
     @property
@@ -43,7 +43,7 @@ class Inference(Protocol):
 
 
 def extent_symbol(inf: Inference, func: Func, k: int, axis: int, known: Dim) -> Dim:
-    """The symbol of an extent of an argument, where it differs between calls."""
+    """The symbol of an argument's extent that differs between calls."""
     arg = func.args[k].type
     if (
         isinstance(arg, TensorType)
@@ -70,7 +70,7 @@ def element_type(inf: Inference, func: Func, k: int, t: Type | None) -> Type | N
 
 
 def result_type(t: Type | None, fresh: Callable[[], Dim]) -> Type | None:
-    """The type of a result of a loop: what depends on its symbols is decided by the data."""
+    """The type of a loop's result: what depends on the loop's symbols is data-dependent."""
     if not isinstance(t, TensorType) or t.shape is None:
         return loose(t) if t is not None else None
     return t.with_shape(tuple(fresh() if depends_on_data(d) else d for d in t.shape))
@@ -86,7 +86,7 @@ def stacked_type(t: Type | None, length: Dim, axis: int) -> Type | None:
 
 
 def join(a: Type | None, b: Type | None, fresh: Callable[[], Dim]) -> Type | None:
-    """The most precise type that has the values of both.
+    """The most precise type that covers both.
 
     Raises:
         Invalid: the element types or kinds differ.

@@ -1,7 +1,7 @@
 """Rewrites sequences of equally shaped tensors as tensors.
 
-Exporters write `for x in xs: out.append(f(x))` and `stack(out)` with sequences, which only Python has. Where all elements have
-one shape, taking one out is a Gather, and appending one is what a Loop does with the results that it scans.
+Exporters write `for x in xs: out.append(f(x))` and `stack(out)` with sequences, which only Python supports. If all
+elements have one shape, taking one out is a Gather, and appending is what a Loop does with its scanned results.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ class Known(Protocol):
 
 
 def sequences_to_tensors(m: Module, known: Known) -> bool:
-    """Take the next steps where a sequence can be a tensor; returns whether there were any.
+    """Take the next steps where a sequence can become a tensor; returns whether there were any.
 
     Every value has a type.
 
-    A tensor that grows is such a sequence: `%y = Loop(%n, %c, %x)`, where `@f` joins rows to the end of `%x` and does nothing else
-    with it --> `%t = Loop(%n, %c)  %y = Concat(%x, end_to_end(%t))`.
+    A growing tensor is such a sequence too: `%y = Loop(%n, %c, %x)`, where `@f` only joins rows to the end of `%x`
+     --> `%t = Loop(%n, %c)  %y = Concat(%x, end_to_end(%t))`.
 
-    `%s = Loop(%n, %c, SequenceEmpty()) {body=@f}  %y = ConcatFromSequence(%s)`, where `@f` appends what has the same shape in
-    each iteration --> `%t = Loop(%n, %c) {body=@f}  %y = concat_stacked(%t)`, where `@f` gives that as a scanned result
+    `%s = Loop(%n, %c, SequenceEmpty()) {body=@f}  %y = ConcatFromSequence(%s)`, where `@f` appends a tensor of the same shape in
+    each iteration --> `%t = Loop(%n, %c) {body=@f}  %y = concat_stacked(%t)`, where `@f` returns it as a scanned result
     """
     made = False
     for func in list(m.funcs.values()):
@@ -55,11 +55,11 @@ def _states(op: Op) -> int:
     return len(op.operands) - 2 - op.attrs["captures"]
 
 
-# what is split
+# the tensor that is split
 
 
 def _even(m: Module, op: Op) -> bool:
-    """One size for all pieces, where the sizes are a constant of unknown length."""
+    """The common size of all pieces, if the sizes are a constant of unknown length."""
     sizes = op.operands[1] if len(op.operands) > 1 else None
     maker = None if sizes is None else sizes.defining_op
     if maker is None or maker.name != "ConstantOfShape" or sizes is None or sizes.tensor.rank != 1:
@@ -73,7 +73,7 @@ def _even(m: Module, op: Op) -> bool:
 
 
 def _take_from_whole(m: Module, op: Op, known: Known) -> bool:
-    """Let what takes pieces of extent 1 out of a sequence take them from the tensor that was split."""
+    """Redirect reads of extent-1 pieces of a sequence to the tensor that was split."""
     whole, sizes = op.inputs[0], op.operands[1] if len(op.operands) > 1 else None
     if not isinstance(whole.type, TensorType) or whole.type.shape is None:
         return False
@@ -103,7 +103,7 @@ def _captured(m: Module, op: Op, k: int) -> Iterator[Value]:
 
 
 def _replace_sequence(m: Module, old: Value, new: Value, axis: int, *, keep: bool) -> None:
-    """Let all that reads a sequence read a tensor, of which the elements are the slices along an axis."""
+    """Redirect all readers of a sequence to a tensor whose slices along an axis are the elements."""
     rw = Rewriter(m)
     for op, k in list(old.uses):
         b = rw.builder(op)
@@ -123,11 +123,11 @@ def _replace_sequence(m: Module, old: Value, new: Value, axis: int, *, keep: boo
                     _replace_sequence(m, arg, arg, axis, keep=keep)
 
 
-# what is appended
+# the appended value
 
 
 def _scan_appended(m: Module, op: Op, k: int) -> bool:
-    """Give the elements that the body of a Loop appends to its k-th state as a scanned result."""
+    """Return the elements that a Loop's body appends to its k-th state as a scanned result."""
     (func,) = m.called(op)
     value = _appended(func, k)
     start, result = op.operands[2 + k], op.results[k]
@@ -144,7 +144,7 @@ def _scan_appended(m: Module, op: Op, k: int) -> bool:
 
 
 def _scan_joined(m: Module, op: Op, k: int) -> bool:
-    """The same for a state to which the body concatenates: without it, each iteration copies the state."""
+    """The same for a state that the body concatenates to; otherwise each iteration copies the state."""
     (func,) = m.called(op)
     join, arg, start = func.results[1 + k].defining_op, func.args[2 + k], op.operands[2 + k]
     if join is None or join.name != "Concat" or start is None or len(join.operands) != 2 or join.operands[0] is not arg:
@@ -162,7 +162,7 @@ def _scan_joined(m: Module, op: Op, k: int) -> bool:
 
 
 def _appended(func: Func, k: int) -> Value | None:
-    """The value that a body appends to a state, if it does nothing else with it."""
+    """The value that a body appends to a state, if it does nothing else with the state."""
     insert = func.results[1 + k].defining_op
     arg = func.args[2 + k]
     if insert is None or insert.name != "SequenceInsert" or len(insert.inputs) != 2:
@@ -172,17 +172,17 @@ def _appended(func: Func, k: int) -> Value | None:
 
 
 def _has_one_shape(t: Type | None) -> bool:
-    """Whether the elements of a sequence are tensors of one shape, which is known before the run."""
+    """Whether the elements of a sequence are tensors of one shape, known before the run."""
     return isinstance(t, SequenceType) and _is_of_one_shape(t.elem)
 
 
 def _is_of_one_shape(t: Type | None) -> bool:
-    """Whether a tensor has the same shape each time, which is known before the run."""
+    """Whether a tensor has the same shape in every iteration, known before the run."""
     return isinstance(t, TensorType) and t.shape is not None and not any(map(depends_on_data, t.shape))
 
 
 def _without_state(m: Module, op: Op, func: Func, k: int, value: Value) -> Value:
-    """Put a Loop that scans `value` before one that has it in its k-th state; returns what it scans."""
+    """Replace a Loop that appends `value` to its k-th state by one that scans it; returns the scanned result."""
     rw, end = Rewriter(m), func.body.terminator
     insert = func.results[1 + k].defining_op
     assert insert is not None

@@ -1,4 +1,4 @@
-"""Solves for symbols that inputs show only in expressions: `M`, from `f32[4*M]`."""
+"""Solves for symbols that occur in inputs only inside expressions: `M`, from `f32[4*M]`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from occ.compiler.ir.types import TensorType
 
 
 def show_sizes(m: Module) -> None:
-    """Name input extents, and express sizes in terms of them, so that a run can compute each.
+    """Name input extents and express sizes in terms of them, so that a run can compute each.
 
     `f32[4*M]` --> `f32[K]` with `K` a multiple of 4, and `K//4` for `M`
     """
@@ -34,7 +34,7 @@ def _extents(m: Module) -> Iterator[Dim]:
 
 
 def _linear(d: Dim, s: Symbol) -> tuple[int, int] | None:
-    """`(a, b)` of `a*s + b`, where the divisibility of a number less `b` determines `s`."""
+    """`(a, b)` of `a*s + b`, where divisibility by `a` after subtracting `b` determines `s`."""
     variable, more = split_constant(d)
     match terms_of(variable):
         case [(((atom, 1),), times)] if (

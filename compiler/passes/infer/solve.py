@@ -15,13 +15,13 @@ from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data
 def solve(a: Dim, b: Dim, told: Mapping[str, int]) -> dict[str, Dim] | None:
     """A substitution of one symbol that makes `a == b` hold, or None.
 
-    `N == M` gives `N -> M`, `N == 3` gives `N -> 3`, `P + S == Q + S` gives `P -> Q`; `S == min(512, S)` and `1 == min(1, S)` bound `S`.
-    No size is put in terms of what is known after it: those that an input shows come first, then those that the data of a run
-    decide, in the order of the steps that define them. Such an equality is checked when all of it is known.
+    `N == M` yields `N -> M`, `N == 3` yields `N -> 3`, `P + S == Q + S` yields `P -> Q`; `S == min(512, S)` and `1 == min(1, S)` bound `S`.
+    No size is expressed through one that is known later: sizes of inputs come first, then data-dependent ones, in the
+    order of the steps that define them. Such an equality is checked once all of it is known.
 
     Args:
-        a, b: what is assumed to be equal.
-        told: the number of the step that defines a size.
+        a, b: the sides of the assumed equality.
+        told: the index of the step that defines a size.
     """
     for x, y in ((a, b), (b, a)):
         if isinstance(x, Sym) and x.is_symbol:
@@ -59,12 +59,12 @@ def solve(a: Dim, b: Dim, told: Mapping[str, int]) -> dict[str, Dim] | None:
 
 
 def _known_from(d: Dim, told: Mapping[str, int]) -> int:
-    """From which step on a size is known; -1 for what inputs show."""
+    """The step from which a size is known; -1 for sizes of inputs."""
     return max((told.get(name, 0) for name in dim.symbols(d) if depends_on_data(dim.symbol(name))), default=-1)
 
 
 def _not_empty(x: Dim) -> dict[str, Dim] | None:
-    """The bound of a symbol from an extent that has to be 1: `min(1, N)` gives `N >= 1`."""
+    """The bound of a symbol from an extent that must be 1: `min(1, N)` implies `N >= 1`."""
     if dim.upper(x) > 1:
         return None
     for s in dim.symbols(x).values():
@@ -77,7 +77,7 @@ def _not_empty(x: Dim) -> dict[str, Dim] | None:
 def _in_place_of(old: dim.Symbol, y: Dim) -> dict[str, Dim] | None:
     """The substitution of `y` for a symbol.
 
-    None if what is taken for granted of the symbol is not known of `y`. Another symbol takes over its bounds.
+    None if `y` does not have the assumed properties of the symbol. Another symbol takes over its bounds.
     """
     if (old.lo, old.hi, old.divisible_by) == (0, None, 1):
         return {old.name: y}
@@ -94,7 +94,7 @@ def _in_place_of(old: dim.Symbol, y: Dim) -> dict[str, Dim] | None:
 
 
 def drop_undefined_sizes(m: Module) -> None:
-    """Drop what was assumed of sizes that the data decide before other ops took the place of those that did."""
+    """Drop assumptions about data-dependent sizes whose defining ops have been replaced."""
     told = {name for func in m.funcs.values() for name in defined_sizes(func).keys() | parameter_sizes(func)}
     names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
     held = [c for c in m.constraints if c.lhs != c.rhs]

@@ -1,8 +1,9 @@
-"""Splits control flow on ranks that depend on sizes, and infers each case by itself.
+"""Splits control flow on ranks that depend on sizes, and infers each case separately.
 
-Exporters write `If(T == 1) {Squeeze} {Identity}`, and Squeeze without axes: the rank of the result depends on an extent that is
-symbolic, and so does every rank after it. All that reads the result goes into the branches of an If, where ranks are known;
-a branch that cannot be, because an operator in it does not fit its operands, makes the condition something that inputs need.
+Exporters write `If(T == 1) {Squeeze} {Identity}`, and Squeeze without axes: the rank of the result depends on a
+symbolic extent, and so does every rank after it. All readers of the result move into the branches of an If, where ranks
+are known. If a branch is impossible because an operator in it does not fit its operands, the condition becomes a
+requirement on inputs.
 """
 
 from __future__ import annotations
@@ -47,12 +48,12 @@ def split_cases(known: Known, m: Module, made: set[str]) -> list[Constraint] | N
     `%y = If(%c, %x) ...  %z = Relu(%y)` --> `%z = If(%c, %x) {then_branch=@(.. Relu), else_branch=@(.. Relu)}`
 
     Args:
-        known: of the values of the module.
+        known: elements of the module's values.
         m: every value has a type.
-        made: functions that this made before.
+        made: functions that earlier steps created.
 
     Returns:
-        What inputs need now.
+        The conditions that inputs must now meet.
     """
     for func in list(m.funcs.values()):
         for op in func.body.body:
@@ -68,8 +69,8 @@ def split_cases(known: Known, m: Module, made: set[str]) -> list[Constraint] | N
 
 
 def set_shape_conditions(known: Known, m: Module) -> None:
-    """Note at each If whose branches give tensors of unlike shapes which sizes it compares, where it does: `when=(T, 1)`.
-    The shape of a result can then be told before the run. At a Loop that the data end, the most iterations that it can have.
+    """Record at each If with result shapes that differ between branches which sizes it compares: `when=(T, 1)`. A
+    result's shape is then known before the run. At a Loop that data end, record its maximum trip count.
     """
     for op in m.walk():
         if op.name == "Loop":
@@ -87,7 +88,7 @@ def set_shape_conditions(known: Known, m: Module) -> None:
 
 
 def _is_case(known: Known, op: Op, func: Func) -> bool:
-    """Whether sizes decide the rank of a result, and something is gained by knowing it."""
+    """Whether sizes decide the rank of a result, and knowing it helps."""
     if all(_has_rank(r) for r in op.results) or not all(map(_has_rank, op.inputs)):
         return False
     if op.name == "Squeeze":
@@ -101,13 +102,13 @@ def _has_rank(v: Value) -> bool:
 
 
 def _loose_axes(op: Op) -> list[int]:
-    """Axes of the operand of a Squeeze whose extent may be 1 or not."""
+    """Axes of a Squeeze's operand whose extent may or may not be 1."""
     dims = op.inputs[0].tensor.dims
     return [k for k, d in enumerate(dims) if isinstance(d, Sym) and lower(d) <= 1 <= upper(d)]
 
 
 def _equal_sides(known: Known, condition: Value | None) -> tuple[Dim, Dim] | None:
-    """The two sizes that a condition says are equal."""
+    """The two sizes that a condition compares for equality."""
     op = None if condition is None else condition.defining_op
     while op is not None and (op.name == "Identity" or (op.name == "Cast" and op.result.tensor.dtype.kind == "b")):
         op = op.inputs[0].defining_op
@@ -118,7 +119,7 @@ def _equal_sides(known: Known, condition: Value | None) -> tuple[Dim, Dim] | Non
 
 
 def _split(m: Module, op: Op, func: Func, made: set[str]) -> bool:
-    """Put an op and all that reads it into the branches of an If; returns whether it could."""
+    """Move an op and all its readers into the branches of an If; returns whether that was possible."""
     following = _following(op)
     end = func.body.terminator
     given = list(dict.fromkeys(v for v in end.inputs if v.defining_op in (op, *following)))
@@ -158,7 +159,7 @@ def _following(op: Op) -> list[Op]:
 
 
 def _is_one(m: Module, op: Op, rw: Rewriter) -> Value:
-    """The condition that the one axis that a Squeeze may drop has the extent 1."""
+    """The condition that the one axis a Squeeze may drop has extent 1."""
     (axis,) = _loose_axes(op)
     b = rw.builder(op)
     extent = b.op("dims", values=(op.inputs[0].tensor.dims[axis],), shape=())

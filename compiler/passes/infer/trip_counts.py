@@ -12,9 +12,9 @@ from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
-_ENDLESS = 1 << 62  # what exporters write for a Loop that its condition alone ends
+_ENDLESS = 1 << 62  # what exporters write for a Loop that only its condition ends
 _COMPARED = {"Less": (False, 0), "LessOrEqual": (False, 1), "Greater": (True, 0), "GreaterOrEqual": (True, 1)}
-Linear = tuple[Dim, int]  # a number in terms of the iterations before: the first value, and what each adds
+Linear = tuple[Dim, int]  # a number as a function of the iterations before: initial value and increments
 
 
 class Known(Protocol):
@@ -24,14 +24,14 @@ class Known(Protocol):
 
 
 def trip_count(known: Known, op: Op, func: Func) -> Dim | None:
-    """The number of iterations of a Loop, None where only the data of a run decide it.
+    """The number of iterations of a Loop, None if it depends on run-time data.
 
-    A condition is read as comparisons `counter < bound` that all must hold, as exporters of `while` loops write them:
-    counters that each iteration changes by a constant, against what no iteration changes. Comparisons in floats are read as
-    exact, which they are below 2**24; a run that then differs is refused, as for every size that a build expects.
+    A condition is read as a conjunction of comparisons `counter < bound`, as exporters of `while` loops write them:
+    counters that each iteration changes by a constant, against loop invariants. Float comparisons are read as exact,
+    which they are below 2**24; a run that then differs is rejected, as for every size that a build assumes.
 
     Args:
-        known: of the values in and around the body, whose types are known.
+        known: elements of values in and around the body, whose types are known.
         op: the Loop: `(limit, condition, *carried, *captures)`.
         func: its body: `(iteration, condition, *carried, *captures) -> (condition, *carried, *scanned)`.
     """
@@ -59,7 +59,7 @@ def trip_count(known: Known, op: Op, func: Func) -> Dim | None:
 
 
 def max_trip_count(known: Known, op: Op) -> Dim | None:
-    """The most iterations that a Loop can have, where sizes bound them."""
+    """The maximum number of iterations of a Loop, if sizes bound it."""
     limit = op.operands[0]
     most = None if limit is None else known_number(known, limit)
     return None if most is None or (isinstance(most, int) and most >= _ENDLESS) else maximum(most, 0)
@@ -102,7 +102,7 @@ class _Body:
         return found
 
     def _linear(self, value: Value) -> Linear | None:
-        """A value in terms of the number of iterations before the one that computes it."""
+        """A value in terms of the number of preceding iterations."""
         number = known_number(self.known, value)
         if number is not None:
             return number, 0
@@ -130,7 +130,7 @@ class _Body:
         return None if first is None or step is None else (first, step)
 
     def _step(self, value: Value, arg: Value) -> int | None:
-        """The increment of an argument in an iteration, which makes `value`."""
+        """The increment of an argument in an iteration, after which it is `value`."""
         if value is arg:
             return 0
         op = value.defining_op

@@ -1,7 +1,8 @@
 """Unifies ranks that differ between loop iterations, such as `[]` at first and `[1]` later.
 
-Exporters of `while` loops carry what a body computes through states that begin as anything, and conditions through tensors
-of one element, with or without an axis. Where no reader can tell the difference, the rank of all iterations is taken.
+Exporters of `while` loops carry computed values through states with arbitrary initial values, and conditions through
+one-element tensors, with or without an axis. If no reader can see the difference, the rank of all later iterations is
+used.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value
 
-# What broadcasts: an operand with an axis more of extent 1 gives the same numbers.
+# Broadcasting operators: an operand with one more axis of extent 1 yields the same numbers.
 _BROADCASTS = frozenset(
     [
         "Cast",
@@ -57,7 +58,7 @@ def unify_ranks(m: Module, known: Known) -> bool:
 
     Every value has a type.
 
-    `%y = Loop(%n, %c, @zero) {body=@f}`, where `@f` gives `f32[N,3]` and does not read `%zero` --> the loop begins with zeros
+    `%y = Loop(%n, %c, @zero) {body=@f}`, where `@f` returns `f32[N,3]` and does not read `%zero` --> the loop begins with zeros
     of that shape
     """
     callers = {name: op for op in m.walk() for name in (f.name for f in m.called(op))} if len(m.funcs) > 1 else {}
@@ -127,7 +128,7 @@ def _is_scalar(t: Type | None) -> bool:
 
 
 def _is_told(t: Type | None) -> bool:
-    """Whether a shape can be told before the loop runs."""
+    """Whether a shape is known before the loop runs."""
     return (
         isinstance(t, TensorType)
         and t.shape is not None
@@ -137,7 +138,7 @@ def _is_told(t: Type | None) -> bool:
 
 
 def _runs(op: Op, known: Known) -> bool:
-    """Whether a Loop surely has a first iteration."""
+    """Whether a Loop is certain to have a first iteration."""
     limit, going = ((1,) if v is None else known.elements(v) for v in op.operands[:2])
     return bool(limit and going and isinstance(limit[0], int) and limit[0] >= 1 and going[0] in (1, True))
 
@@ -162,12 +163,12 @@ def _is_harmless(value: Value, m: Module, callers: Mapping[str, Op], seen: set[V
 
 
 def _absorbs(op: Op, value: Value) -> bool:
-    """Whether another operand of an op that broadcasts has an axis."""
+    """Whether another operand of a broadcasting op has an axis."""
     return any(v is not value and isinstance(v.type, TensorType) and v.type.shape for v in op.inputs)
 
 
 def _inside(op: Op, k: int, m: Module) -> Iterator[Value]:
-    """Names of an If's or Loop's operand in its functions, and of a state after them."""
+    """Names of an If's or Loop's operand in its functions, and of the state that follows it."""
     first = 1 if op.name == "If" else 2
     if k < first:
         return
@@ -178,7 +179,7 @@ def _inside(op: Op, k: int, m: Module) -> Iterator[Value]:
 
 
 def _after_function(value: Value, k: int, m: Module, callers: Mapping[str, Op]) -> Iterator[Value] | None:
-    """The name of a function's result at its callers; None where that may show its rank."""
+    """The name of a function's result at its callers; None if its rank may be visible there."""
     func = next((f for f in m.funcs.values() if _defines(f, value)), None)
     op = None if func is None else callers.get(func.name)
     if func is None or op is None:
