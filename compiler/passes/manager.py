@@ -18,7 +18,7 @@ from occ.compiler.ir.printer import module_text, weight_bytes
 from occ.compiler.ir.verify import problems
 from occ.compiler.passes.base import Context, Pass
 
-_LARGEST_INLINE = 16 << 20  # bytes of weights that are put into a reproducer's text
+_LARGEST_INLINE = 16 << 20  # bytes of weights that a reproducer's text includes
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class Ran:
     """One run of a pass.
 
     Attributes:
-        number: counts the passes of a compilation from 1.
-        stage: on the way to which it ran.
+        number: position among the passes of a compilation, from 1.
+        stage: the stage that it leads to.
         text: the pass with its options.
         start: seconds since the manager was made.
         seconds: wall time.
@@ -46,11 +46,11 @@ class Ran:
     ops: int
 
 
-Listener = Callable[[Pass, Module, Ran | None], None]  # before a pass with None, after it with what it did
+Listener = Callable[[Pass, Module, Ran | None], None]  # called before a pass with None, after it with its outcome
 
 
 class Stopped(Exception):
-    """The limit of passes was reached, or the pass to stop after has run."""
+    """The pass limit was reached, or the pass to stop after has run."""
 
 
 @dataclass
@@ -62,7 +62,7 @@ class Manager:
         listeners: called before and after each pass.
         limit: passes to run; None for all.
         stop_after: name of the pass to stop after.
-        restore: makes the module again as it was before the pass of a number, for reproducers.
+        restore: recreates the module as it was before the pass with a given number, for reproducers.
         files: rule files that a reproducer needs.
         ran: what has run, in order.
     """
@@ -122,7 +122,7 @@ class Manager:
         return error("OCC0902", f"the pass `{p}` left a module that does not verify", notes=notes, help="report this")
 
     def _reproducer(self, p: Pass, ctx: Context, before: str | None, number: int) -> str:
-        """Write the module before a failing pass, with the command that fails again; returns its path."""
+        """Write the module before a failing pass, with the command that reproduces the failure; returns its path."""
         arguments = ["-p", str(p), "-t", ctx.target.name, "--verify", *(a for f in self.files for a in ("--rules", f))]
         try:
             if before is not None:
@@ -135,16 +135,16 @@ class Manager:
 
 
 def self_contained_text(m: Module) -> str | None:
-    """The text of a module with its weights inside.
+    """The text of a module including its weights.
 
-    None where that is too large to be kept for each pass.
+    None if that is too large to be kept for each pass.
     """
     size = sum(w.data.nbytes for w in m.weights.values())
     return module_text(m, inline=True) if size <= _LARGEST_INLINE else None
 
 
 def write_reproducer(what: Module | str, command: Sequence[str]) -> str:
-    """Write a text that reruns with one command, which stands in its first line; returns its path."""
+    """Write a text that can be rerun with the command in its first line; returns its path."""
     folder = Path(tempfile.mkdtemp(prefix="occ-reproducer-"))
     text = what if isinstance(what, str) else self_contained_text(what)
     if text is None:

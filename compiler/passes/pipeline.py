@@ -38,12 +38,12 @@ Pipeline = Mapping[str, tuple[Pass, ...]]  # stage -> the passes that lead into 
 
 
 def inferred(*, sizes: bool) -> tuple[Pass, ...]:
-    """To the stage `inferred`; `sizes`: values that decide shapes become sizes, for which the target has steps."""
+    """To stage `inferred`; with `sizes`, values that decide shapes become sizes, computed by steps of the target."""
     return (Infer(sizes=sizes), Dce(), ApplyRewrites("inferred"))
 
 
 def canonical(*more: Pass, folded: Sequence[Pass] = ()) -> tuple[Pass, ...]:
-    """To canonical form; `more` come before constants fold, since folded weights have no codes, and `folded` once they are."""
+    """To canonical form; `more` run before constant folding, which removes codes of weights, and `folded` after it."""
     return (
         Canonicalize(),
         *more,
@@ -63,7 +63,7 @@ def canonical(*more: Pass, folded: Sequence[Pass] = ()) -> tuple[Pass, ...]:
 
 
 def on_codes(options: InterpOptions, *more: Pass) -> Pipeline:
-    """What all targets that compute with integers begin with; `more` come before that."""
+    """The common start for all targets that compute with integers; `more` run before it."""
     integers = (UseIntegers(),) if options.qdq == "integer" else ()
     exact = (ExactFactors(),) if options.resize == "exact" else ()
     return {
@@ -73,7 +73,7 @@ def on_codes(options: InterpOptions, *more: Pass) -> Pipeline:
 
 
 def to_kernels(options: JitOptions) -> tuple[Pass, ...]:
-    """What native targets do to named ops before they fuse them."""
+    """What native targets do to named ops before fusion."""
     defer = Defer(refuse=options.deferred == "off")
     return (
         ApplyRewrites("fused"),
@@ -83,7 +83,7 @@ def to_kernels(options: JitOptions) -> tuple[Pass, ...]:
         Expand(),
         Fold(),
         PropagateConstants(),
-        Fold(),  # what the bodies of loops compute of constants alone
+        Fold(),  # what loop bodies compute from constants alone
         Dce(),
         defer,
         *((GrowCaches(),) if options.caches == "growing" else ()),
@@ -94,7 +94,7 @@ def to_kernels(options: JitOptions) -> tuple[Pass, ...]:
 
 
 def pipeline_for(target: Target, options: Options, more: Iterable[Pass] = ()) -> Pipeline:
-    """The pipeline of a target, with passes of the user after the compiler's own ones of their stages.
+    """The pipeline of a target; passes of the user follow the compiler's own ones of their stage.
 
     Raises:
         CompileError: OCC0602 there is no such stage.
@@ -111,10 +111,10 @@ def pipeline_for(target: Target, options: Options, more: Iterable[Pass] = ()) ->
 
 
 def size_stable(pipeline: Pipeline) -> Pipeline:
-    """A pipeline after which a model has the same ops whatever extents were fixed.
+    """A pipeline after which a model has the same ops for any choice of fixed extents.
 
-    Nothing is merged that only one extent makes equal, such as the ranges of rows and of columns of a square, and no range or
-    table becomes a constant at the extents that make it short.
+    Nothing is merged that is equal only for one choice, such as the ranges of a square's rows and columns, and no range
+    or table that is short for one choice becomes a constant.
     """
     kept = {stage: [p for p in passes if not isinstance(p, Cse)] for stage, passes in pipeline.items()}
     return {stage: tuple(map(_without_growth, passes)) for stage, passes in kept.items()}

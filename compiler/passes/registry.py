@@ -103,7 +103,7 @@ PASSES: Mapping[str, type[Pass]] = {kind.name: kind for kind in _PASSES}
 
 
 def parse_pipeline(text: str, more: Iterable[Pass] = ()) -> list[Pass]:
-    """The passes that a text such as `fold,fuse{max-ops=4}` names; `more` are known besides the compiler's own.
+    """The passes that a text such as `fold,fuse{max-ops=4}` names; `more` are known in addition to the compiler's own.
 
     Raises:
         CompileError: OCC0602 an unknown pass, OCC0603 an unknown option or a bad value.

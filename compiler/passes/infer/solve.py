@@ -12,7 +12,7 @@ from occ.compiler.ir.module import DATA_LABEL, Module
 from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data
 
 
-def solve(a: Dim, b: Dim, told: Mapping[str, int]) -> dict[str, Dim] | None:
+def solve(a: Dim, b: Dim, defined: Mapping[str, int]) -> dict[str, Dim] | None:
     """A substitution of one symbol that makes `a == b` hold, or None.
 
     `N == M` yields `N -> M`, `N == 3` yields `N -> 3`, `P + S == Q + S` yields `P -> Q`; `S == min(512, S)` and `1 == min(1, S)` bound `S`.
@@ -21,12 +21,12 @@ def solve(a: Dim, b: Dim, told: Mapping[str, int]) -> dict[str, Dim] | None:
 
     Args:
         a, b: the sides of the assumed equality.
-        told: the index of the step that defines a size.
+        defined: the index of the step that defines a size.
     """
     for x, y in ((a, b), (b, a)):
         if isinstance(x, Sym) and x.is_symbol:
             name = str(x)
-            if _known_from(y, told) > _known_from(x, told):
+            if _known_from(y, defined) > _known_from(x, defined):
                 continue
             if name not in dim.symbols(y):
                 if (found := _in_place_of(dim.symbols(x)[name], y)) is not None:
@@ -58,9 +58,9 @@ def solve(a: Dim, b: Dim, told: Mapping[str, int]) -> dict[str, Dim] | None:
     return None
 
 
-def _known_from(d: Dim, told: Mapping[str, int]) -> int:
+def _known_from(d: Dim, defined: Mapping[str, int]) -> int:
     """The step from which a size is known; -1 for sizes of inputs."""
-    return max((told.get(name, 0) for name in dim.symbols(d) if depends_on_data(dim.symbol(name))), default=-1)
+    return max((defined.get(name, 0) for name in dim.symbols(d) if depends_on_data(dim.symbol(name))), default=-1)
 
 
 def _not_empty(x: Dim) -> dict[str, Dim] | None:
@@ -95,7 +95,7 @@ def _in_place_of(old: dim.Symbol, y: Dim) -> dict[str, Dim] | None:
 
 def drop_undefined_sizes(m: Module) -> None:
     """Drop assumptions about data-dependent sizes whose defining ops have been replaced."""
-    told = {name for func in m.funcs.values() for name in defined_sizes(func).keys() | parameter_sizes(func)}
+    defined = {name for func in m.funcs.values() for name in defined_sizes(func).keys() | parameter_sizes(func)}
     names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
     held = [c for c in m.constraints if c.lhs != c.rhs]
-    m.constraints = [c for c in held if dim.symbols(c.lhs, c.rhs).keys() & names <= told]
+    m.constraints = [c for c in held if dim.symbols(c.lhs, c.rhs).keys() & names <= defined]

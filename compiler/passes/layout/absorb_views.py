@@ -1,4 +1,4 @@
-"""Views in a layout chain become part of the layout: transpositions that cost nothing."""
+"""Absorbs views into layouts: transpositions in a layout chain that cost nothing."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Order = tuple[int, ...]
 
 
 def layout_of_order(order: Order) -> Layout:
-    """The layout with an axis order; row-major for axes in their own order."""
+    """The layout for an axis order; row-major if the axes are in their own order."""
     return ROW if order == tuple(range(len(order))) else Layout(order)
 
 
@@ -33,7 +33,7 @@ def reshaped_order(source: Sequence[Dim], order: Order, target: Sequence[Dim]) -
     for mine, theirs in groups:
         moving = [a for a in mine if source[a] != 1]
         places = [place[a] for a in moving]
-        # Axes of extent 1 are anywhere; the others must follow each other in memory as they do in the shape.
+        # Axes of extent 1 can be anywhere; the others must follow each other in memory as they do in the shape.
         between = [a for a in order if source[a] != 1]
         ranks = [between.index(a) for a in moving]
         if ranks != list(range(ranks[0], ranks[0] + len(ranks))) if ranks else False:
@@ -65,12 +65,12 @@ def _groups(source: Sequence[Dim], target: Sequence[Dim]) -> list[tuple[list[int
 
 
 def _grows(a: Dim, b: Dim) -> bool:
-    """Whether the left side is the smaller one, or cannot be told to be the larger."""
+    """Whether the left side is smaller, or cannot be proved larger."""
     return a < b if isinstance(a, int) and isinstance(b, int) else isinstance(a, int)
 
 
 def absorb(body: Region, rw: Rewriter) -> int:
-    """Let the producer write in the order that the only reader wants, where it can: `pack(f(x))` --> `f(x)`."""
+    """Let the producer write in the order of its only reader, if it can: `pack(f(x))` --> `f(x)`."""
     absorbed = 0
     for op in list(body):
         if op.name != "pack":
@@ -102,7 +102,7 @@ def absorb(body: Region, rw: Rewriter) -> int:
 
 
 def _relabel(views: list[Op], last: Layout) -> None:
-    """Give the results of a chain of views, reader first, the layouts that end in `last`."""
+    """Assign layouts to the results of a chain of views, reader first, so that it ends in `last`."""
     layout: Layout | None = last
     for view in views:
         assert layout is not None
@@ -118,14 +118,14 @@ def _before(view: Op, layout: Layout) -> Layout | None:
     old_in = value.tensor.layout.order or tuple(range(value.tensor.rank))
     out = layout.order or tuple(range(view.result.tensor.rank))
     if "transposed" in view.attrs:
-        axis = dict(zip(old_out, old_in, strict=True))  # the axes at one place of memory are the same
+        axis = dict(zip(old_out, old_in, strict=True))  # the axes at one position in memory are the same
         return layout_of_order(tuple(axis[a] for a in out))
     order = reshaped_order(view.result.tensor.dims, out, value.tensor.dims)
     return None if order is None else layout_of_order(order)
 
 
 def _written(value: Value) -> set[str]:
-    """The orders in which what computes a value writes: in a region, those of the ops that decide its result."""
+    """The orders in which a value's producer can write; for a region, those of the op that computes the result."""
     maker = value.defining_op
     if maker is None or (maker.regions and maker.name != "fuse"):
         return {ROWS}
@@ -138,5 +138,5 @@ def _written(value: Value) -> set[str]:
 
 
 def ranked(value: Value) -> bool:
-    """Whether a value is a tensor of known rank; what the data decide may have none."""
+    """Whether a value is a tensor of known rank; a data-dependent one may have none."""
     return isinstance(value.type, TensorType) and value.type.shape is not None

@@ -1,4 +1,4 @@
-"""Chooses memory layouts of activations: channels last around convolutions, free transpositions."""
+"""Chooses memory layouts of activations: channels last around convolutions, and free transpositions."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from occ.compiler.passes.layout.absorb_views import absorb, layout_of_order, ran
 class LayoutActivations(Pass):
     """Lays activations out so that kernels run along contiguous memory.
 
-    Convolutions and pools give channels-last values; elementwise ops and the like follow their operands; Transpose and
-    Reshape become views wherever the bytes are already right; what needs another order gets a `pack`.
+    Convolutions and pools produce channels-last values; elementwise ops and the like follow their operands; Transpose
+    and Reshape become views if the bytes are already in the right order; what needs another order gets a `pack`.
 
     `%y = Conv(%x, @w) : f32[1,64,56,56]  %z = Transpose(%y) {perm=[0, 2, 3, 1]}`
     --> `%y = Conv(%x, @w) : f32[1,64,56,56]@acdb  %z = view(%y) : f32[1,56,56,64]`
@@ -49,13 +49,13 @@ class LayoutActivations(Pass):
 
 
 def _is_laid_out(body: Region) -> bool:
-    """Whether layouts have been chosen before: the choice is made once, from the named ops."""
+    """Whether layouts have been chosen already: this happens once, on the named ops."""
     values = [r for op in body for r in op.results if isinstance(r.type, TensorType)]
     return any(op.name in ("pack", "view") for op in body) or any(not v.tensor.layout.is_row_major for v in values)
 
 
 class _Chooser:
-    """Walks the ops in order; every operand has its layout when its reader is looked at."""
+    """Walks the ops in order; every operand has its layout before its readers are visited."""
 
     def __init__(self, body: Region, rw: Rewriter) -> None:
         self.body, self.rw = body, rw
@@ -64,7 +64,7 @@ class _Chooser:
         self._packed: dict[tuple[Value, Layout], Value] = {}
 
     def op(self, op: Op) -> None:
-        """Choose the layout of what an op gives, and bring its operands into the layouts that it takes."""
+        """Choose the layout of an op's results, and convert its operands to the layouts that it accepts."""
         inner = [o for r in op.regions for o in r.body] if op.name == "fuse" else [op]
         takes_any = op.name == "fuse" or (op.spec.body is not None and not op.regions and "view" not in op.spec.tags)
         if takes_any and op.name != "fuse" and self._transpose(op):
@@ -90,7 +90,7 @@ class _Chooser:
         self._follow(op, {self._settled(op, o, writes(o)) for o in inner})
 
     def _settled(self, op: Op, inner: Op, order: str) -> str:
-        """The order of `op` inside of it, `planes` decided by the layout of its first operand."""
+        """The layout inside `op`, given by the layout of its first operand if it works plane by plane."""
         if order != PLANES:
             return order
         j = self._outer(op, inner, 0)
@@ -100,7 +100,7 @@ class _Chooser:
     # operands
 
     def need_rows(self, op: Op, k: int) -> None:
-        """Make an operand row-major."""
+        """Convert an operand to row-major."""
         self._need(op, k, ROW)
 
     def _need(self, op: Op, k: int, layout: Layout) -> None:
@@ -127,7 +127,7 @@ class _Chooser:
         return self._packed[value, layout]
 
     def _outer(self, op: Op, inner: Op, k: int) -> int | None:
-        """The operand of `op` that is operand `k` of an op inside, if it comes from outside."""
+        """The operand of `op` that an inner op reads as operand `k`, if it comes from outside."""
         value = inner.operands[k] if k < len(inner.operands) else None
         if value is None or isinstance(value, Weight):
             return None
@@ -136,7 +136,7 @@ class _Chooser:
         return op.regions[0].args.index(value) if value in op.regions[0].args else None
 
     def _need_last(self, op: Op, inner: Op, k: int) -> None:
-        """Vectors and sums along the last axis want it innermost."""
+        """Vectors and sums along the last axis need it innermost."""
         j = self._outer(op, inner, k)
         value = None if j is None else op.operands[j]
         if j is not None and value is not None and (order := value.tensor.layout.order) and order[-1] != len(order) - 1:
@@ -205,9 +205,9 @@ class _Chooser:
         return True
 
     def _view(self, op: Op) -> None:
-        """A view keeps the bytes where each group of axes that it joins or splits is together.
+        """A view keeps the bytes if each group of axes that it joins or splits is contiguous.
 
-        Else rows are made.
+        Otherwise the operand is converted to row-major.
         """
         value = op.operands[0]
         assert value is not None

@@ -16,12 +16,12 @@ from occ.compiler.passes.base import Context, Pass
 
 @dataclass(frozen=True)
 class LayoutWeights(Pass):
-    """Gives weights the layout that their operator states, packed now: panels, or channels last for depthwise ones.
+    """Packs weights at compile time in the layout of their operator: panels, or channels last for depthwise ones.
 
     `Conv(%x, @w : f32[64,3,7,7])` --> `Conv(%x, @w.packed : f32[64,3,7,7]@Acdb32a)`
     """
 
-    lanes: int = 0  # of an f32 vector; 0 takes those of the target
+    lanes: int = 0  # f32 per vector; 0 means the target's
 
     name: ClassVar[str] = "layout-weights"
 
@@ -47,7 +47,7 @@ class LayoutWeights(Pass):
 
 
 def weight_layout(op: Op, lanes: int) -> Layout | None:
-    """The layout that an operator wants of its second operand, where that is a constant."""
+    """The layout that an operator wants for a constant second operand."""
     w = op.operands[1] if len(op.operands) > 1 else None
     if op.spec.weight is None or not isinstance(w, Weight) or not w.tensor.layout.is_row_major:
         return None

@@ -1,4 +1,4 @@
-"""Places the operands of joins in the memory of their result."""
+"""Computes the operands of joins directly in the memory of their result."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.layout.use_joins import Claims, axis_of, mostly
 from occ.runtime.buffers import ALIGNMENT
 
-_SHORTEST = 8  # elements in a row below which kernels that write or read parts of rows lose more than a copy takes
+_SHORTEST = 8  # elements per row; below this, kernels that access partial rows lose more than a copy costs
 
 
 @dataclass(frozen=True)
 class PlaceJoins(Pass):
-    """Lays the operands of joins side by side in the memory of the result.
+    """Places the operands of joins side by side in the memory of the result.
 
-    Operands that cannot be computed there are copied. A join of which most would be copied is a Concat again.
+    Operands that cannot be computed there are copied. A join with mostly copied operands becomes a Concat again.
 
     `%a = Conv(%x, @w) : f32[1,64,56,56]@acdb  %c = join(%a, %b) {axis=1} : f32[1,256,56,56]@acdb`
     --> `%a = Conv(%x, @w) : f32[1,64,56,56]@acdb.b256  ..`
     """
 
-    strided: bool = True  # whether kernels can write rows that do not follow each other
+    strided: bool = True  # whether kernels can write rows that are not contiguous
 
     name: ClassVar[str] = "place-joins"
 
@@ -39,7 +39,7 @@ class PlaceJoins(Pass):
         made, rw = 0, Rewriter(m)
         for func in m.funcs.values():
             claims = Claims(func)
-            for op in reversed(list(func.body)):  # a join that is in another one comes before that
+            for op in reversed(list(func.body)):  # a join inside another one comes first
                 if op.name == "append":
                     made += _place(rw.exchange(op, _joined(op)), claims, rw, strided=self.strided, always=True)
                 elif op.name == "join":
@@ -52,7 +52,7 @@ class PlaceJoins(Pass):
 
 
 def _place(join: Op, claims: Claims, rw: Rewriter, *, strided: bool, always: bool = False) -> int:
-    """Place the operands of a join, `always` or where most of them can be computed there.
+    """Place the operands of a join: `always`, or if most of them can be computed there.
 
     Returns the number of changes.
     """
@@ -88,15 +88,15 @@ def _copied(value: Value, how: str, layout: Layout, reader: Op, claims: Claims) 
 def _copying(value: Value, layout: Layout) -> str:
     """The copy of an operand into a join.
 
-    A caller may have put an input where it belongs, which a `copy` sees.
+    A caller may already have placed an input there; a `copy` detects that.
     """
     return "copy" if value.defining_op is None and value.tensor.layout == layout and not layout.within else "pack"
 
 
 def _layout_inside(join: Op) -> Layout | None:
-    """The layout of parts of the result of a join.
+    """The layout of parts of a join's result.
 
-    None where rows of it have no constant length, or are too short.
+    None if its rows have no constant length, or are too short.
     """
     whole, axis = join.result.tensor, axis_of(join)
     order = whole.layout.order or tuple(range(whole.rank))
@@ -115,7 +115,7 @@ def _is_short(row: Dim) -> bool:
 
 
 def _fits(value: Value, join: Op, layout: Layout) -> bool:
-    """Whether the kernel that computes an operand can write it with the layout of its part of the join."""
+    """Whether the kernel of an operand can write it with the layout of its part of the join."""
     rows = tuple(range(join.result.tensor.rank))
     if value.tensor.layout.tiles or (value.tensor.layout.order or rows) != (layout.order or rows):
         return False
@@ -133,7 +133,7 @@ def _starts_aligned(value: Value, join: Op) -> bool:
 
 
 def _updates_in_place(maker: Op) -> bool:
-    """Whether a kernel reads what it has written; Halide takes it that it finds whole vectors there."""
+    """Whether a kernel reads its own output; Halide then assumes that whole vectors can be read there."""
     if maker.name == "join":
         return False
     if maker.name == "fuse":
@@ -146,14 +146,14 @@ def _updates_in_place(maker: Op) -> bool:
 
 
 def _copy_all(join: Op, rw: Rewriter) -> int:
-    """Make a Concat of a join."""
+    """Turn a join back into a Concat."""
     made = Op(Concat.name, join.operands, join.attrs, [join.result.type], result_names=[join.result.name], loc=join.loc)
     rw.exchange(join, made)
     return 1
 
 
 def _retype(value: Value, layout: Layout) -> None:
-    """Give a value a layout, within the region that computes it and those that read it too."""
+    """Assign a layout to a value, also in the region that computes it and in those that read it."""
     value.type = value.tensor.with_layout(layout)
     maker = value.defining_op
     if maker is not None and maker.name == "fuse":

@@ -17,15 +17,15 @@ from occ.compiler.passes.base import Context, Pass
 
 @dataclass(frozen=True)
 class UseJoins(Pass):
-    """Makes a `join` of a Concat where most of its operands can be written into the memory of its result.
+    """Turns a Concat into a `join` if most of its operands can be written directly into the result's memory.
 
-    A `join` stays apart from kernels; `place-joins` says where its operands are. One that begins with all that another
-    one joins reads that instead, so that both are in the same memory.
+    A `join` is not part of any kernel; `place-joins` decides where its operands are. If it begins with all operands of
+    another join, it reads that join's result instead, so that both share memory.
 
     `%c = Concat(%a, %b)  %d = Concat(%a, %b, %e)` --> `%c = join(%a, %b)  %d = join(%c, %e)`
     """
 
-    strided: bool = True  # whether kernels can write rows that do not follow each other
+    strided: bool = True  # whether kernels can write rows that are not contiguous
 
     name: ClassVar[str] = "use-joins"
 
@@ -40,7 +40,7 @@ class Claims:
     """Which values of a function may be in the memory of a join.
 
     Attributes:
-        taken: those that are in one already.
+        taken: those already in one.
     """
 
     def __init__(self, func: Func) -> None:
@@ -50,7 +50,7 @@ class Claims:
         self._kept |= {v for op in func.body for r in op.regions if op.name != "fuse" for v in captured_values(r)}
 
     def may_lie_in(self, value: Value | None, join: Op) -> bool:
-        """Whether the kernel that computes an operand could write it there, and all its readers find it there."""
+        """Whether the operand's kernel could write it there, and all its readers can read it there."""
         if value is None or isinstance(value, Weight) or value in self.taken or value in self._kept:
             return False
         maker = value.defining_op
@@ -60,7 +60,7 @@ class Claims:
 
 
 def is_kernel(op: Op) -> bool:
-    """Whether an op is computed by kernels that know of strides, or is a join."""
+    """Whether an op is computed by kernels that support strides, or is a join."""
     if op.name in ("fuse", "pack"):
         return True
     apart = op.regions or op.spec.tags & {"view", "shape"} or access(op).permutation is not None
@@ -68,12 +68,12 @@ def is_kernel(op: Op) -> bool:
 
 
 def axis_of(join: Op) -> int:
-    """The axis along which the operands are side by side."""
+    """The axis along which the operands are concatenated."""
     return normalize_axis(join.a.axis, join.result.tensor.rank, join.name)
 
 
 def mostly(join: Op, chosen: list[Value]) -> bool:
-    """Whether some operands are at least half of the result, by elements if those are known."""
+    """Whether some operands make up at least half of the result, by elements if those are known."""
     axis = axis_of(join)
     extents = {v: v.tensor.dims[axis] for v in join.inputs}
     weight = {v: n if isinstance(n, int) else 1 for v, n in extents.items()}
@@ -94,7 +94,7 @@ class _Joins:
         if not isinstance(op.result.type, TensorType) or op.result.tensor.dtype.kind == "s":
             return False
         if any(depends_on_data(d) for d in op.result.tensor.dims):
-            return False  # its memory could not be had when the first operand is computed
+            return False  # its memory could not be allocated before the first operand is computed
         if not self.strided and any(d != 1 for d in op.result.tensor.dims[: axis_of(op)]):
             return False
         given = op.operands
@@ -111,7 +111,7 @@ class _Joins:
         return True
 
     def _with_beginning(self, op: Op) -> tuple[Value | None, ...]:
-        """The operands, the first few as one value if an earlier join has just those."""
+        """The operands, a prefix of them as one value if an earlier join has exactly those."""
         operands, best = tuple(op.operands), 0
         found = operands
         for join in self.done:
@@ -121,7 +121,7 @@ class _Joins:
         return found
 
     def _leaves(self, join: Op) -> tuple[Value, ...]:
-        """The operands of a join, with those of the join that it begins with."""
+        """The operands of a join, including those of the join that it begins with."""
         first, *rest = join.inputs
         maker = first.defining_op
         inside = maker is not None and maker in self.done and axis_of(maker) == axis_of(join)

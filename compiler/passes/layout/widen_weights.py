@@ -1,4 +1,4 @@
-"""Stores 16-bit float weights of convolutions as f32 where arithmetic limits the kernel."""
+"""Stores f16 weights of convolutions as f32 where arithmetic limits the kernel."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from occ.compiler.passes.base import Context, Pass
 
 @dataclass(frozen=True)
 class WidenWeights(Pass):
-    """Stores f16 weights as f32 where convolutions read them again for many positions.
+    """Stores f16 weights as f32 if convolutions read them again for many positions.
 
-    Sums are f32 anyhow, and every f16 is an f32: no value changes. The kernel would widen a weight for every tile of
-    positions, two vectors for 14 multiply-adds. The constants take twice as much room. Measured on Zen 4, 1x1 from 160 to
+    Sums are f32 anyway, and every f16 is an f32: no value changes. The kernel would widen a weight for every tile of
+    positions, two vectors per 14 multiply-adds. The constants take twice the space. Measured on Zen 4, 1x1 from 160 to
     960 channels at 7x7: 0.32 ms with f16, 0.27 ms with f32.
 
     `Conv(%x : f16[1,8,9,9], @w : f16[8,8,1,1])` --> `Conv(%x, @w.f32 : f32[8,8,1,1])`
     """
 
-    least: int = 9  # positions of an image; with fewer, reading weights takes the time
+    least: int = 9  # positions of an image; with fewer, reading weights dominates
 
     name: ClassVar[str] = "widen-weights"
 
@@ -41,7 +41,7 @@ class WidenWeights(Pass):
         return wide > 0
 
     def _takes(self, op: Op) -> bool:
-        """Whether an op is a convolution of all channels with all channels, of an image that is large enough."""
+        """Whether an op is a convolution with one group, of an image that is large enough."""
         x, w = op.inputs[0].tensor, op.inputs[1].tensor
         if "contraction" not in op.spec.tags or reads(op) != "channels" or w.dims[1] != x.dims[1]:
             return False

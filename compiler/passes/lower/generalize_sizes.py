@@ -13,22 +13,22 @@ from occ.compiler.passes.te.generalize import General, generalized
 
 @dataclass(frozen=True)
 class GeneralizeSizes(Pass):
-    """Makes dims of the extents of scheduled te functions, so that kernels of equal structure are shared.
+    """Turns extents of scheduled te functions into dims, so that kernels of equal structure are shared.
 
-    Facts that their schedules count on are kept: a multiple of the tile, at least one. Calls pass the numbers, and
-    functions that are equal then are kept once.
+        Facts that the schedules rely on are kept: a multiple of the tile, at least one. Calls pass the numbers, and
+        functions that become equal are kept once.
 
-    `te @f[](%x: f32[3136,64], ..)`, `te @g[](%x: f32[784,128], ..)` --> `te @f[D0, D1](%x: f32[4*D0,8*D1], ..)`
-
-    The schedule was chosen for the sizes at hand, so tiles and the order of sums are those of kernels for these alone. What it unrolls
-    or keeps in registers stays a number: taps of windows, colours, tiles. So do the planes of Winograd convolutions, whose blocks
-    of tiles have memory of a known size: with planes of any size Halide took half as long again for each (Sapphire Rapids).
+        `te @f[](%x: f32[3136,64], ..)`, `te @g[](%x: f32[784,128], ..)` --> `te @f[D0, D1](%x: f32[4*D0,8*D1], ..)`
+    The schedule was chosen for the actual sizes, so tiles and the order of sums are those of a kernel for these sizes
+    alone. Extents that it unrolls or keeps in registers stay numbers: taps of windows, colour channels, tiles. So do the
+    planes of Winograd convolutions, whose blocks of tiles need memory of known size: with planes of any size Halide took
+    half as long again for each (Sapphire Rapids).
     """
 
     name: ClassVar[str] = "generalize-sizes"
 
     def run(self, m: Module, ctx: Context) -> bool:
-        made: dict[str, tuple[str, General]] = {}  # by the old name: the new one, and what it takes
+        made: dict[str, tuple[str, General]] = {}  # old name -> new name and its arguments
         known = dict(m.te)
         names: dict[str, str] = {}
         for name, f in known.items():
@@ -36,9 +36,7 @@ class GeneralizeSizes(Pass):
                 continue
             found = generalized(f)
             ctx.hits[self.name] += found is not None
-            shared = found or General(
-                f, ()
-            )  # named by its schedule all the same: that of another may become equal to it
+            shared = found or General(f, ())  # named by its schedule too: another one may become equal to it
             new, text = kernel_name(name.rpartition("_")[0], shared.function)
             made[name] = names.setdefault(text, new), shared
             del m.te[name]

@@ -31,8 +31,8 @@ class LowerTe(Pass):
 
     `%y = fuse(%x) do (%a) { %c = Conv(%a, @w)  %r = Relu(%c)  yield %r }` --> `%y = call(%x, @w) {te="conv_relu_..."}`
 
-    With `split`, every stage that is computed into memory becomes a function of its own, and all others are
-    substituted: that is the form that codegen_llvm takes.
+    With `split`, every stage computed into memory becomes a function of its own, and all others are inlined: the form
+    that codegen_llvm requires.
     """
 
     split: bool = False
@@ -47,7 +47,7 @@ class LowerTe(Pass):
                 lowering.op(op)
         erase_dead(m)
         for op in [op for func in m.funcs.values() for op in func.body.body]:
-            if op.name == "dims":  # last: the shapes above were read off these ops
+            if op.name == "dims":  # last: the shapes above were read from these ops
                 lowering.op(op)
         m.drop_unused_weights()
         _check_types(m, ctx)
@@ -56,13 +56,13 @@ class LowerTe(Pass):
 
 
 def _is_lowered(op: Op) -> bool:
-    """Whether an op stays as it is: it is a call already, or no kernel of the compiler computes it."""
+    """Whether an op stays as it is: it is a call already, or no compiled kernel computes it."""
     foreign = op.name == "foreign" and op.attrs["kernel"] != "halide"
     return foreign or op.name in ("call", "view", "join", "deferred") or bool(op.spec.host) or "control" in op.spec.tags
 
 
 def _check_types(m: Module, ctx: Context) -> None:
-    """Report every node that computes with an element type that the target has no kernels for.
+    """Report every node with an element type for which the target has no kernels.
 
     Raises:
         CompileError: OCC0302.
@@ -84,13 +84,13 @@ def _check_types(m: Module, ctx: Context) -> None:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """A te function of the module as a call of it sees it.
+    """A te function of the module as its callers see it.
 
     Attributes:
-        name: in the module.
-        dims: what it takes for its symbolic dims, in those of the function that it was made from.
-        params: names of what it takes, in the function that it was made from.
-        results: the same of what it gives, with types.
+        name: its name in the module.
+        dims: arguments for its symbolic dims, in terms of the original function's dims.
+        params: names of its parameters in the original function.
+        results: names of its results in the original function, with types.
     """
 
     name: str
@@ -101,7 +101,7 @@ class _Kernel:
 
 @dataclass(frozen=True)
 class _Lowered:
-    """An op or a group as kernels, in order; `results` names what it gives, and `checks` are their messages."""
+    """An op or a group as kernels, in order; `results` names their results, and `checks` are their messages."""
 
     kernels: tuple[_Kernel, ...]
     results: tuple[str, ...]
@@ -139,7 +139,7 @@ class _Lowering:
         self._call(op, made, {f"p{k}": v for k, v in enumerate(loaded) if v is not None})
 
     def _halide(self, op: Op) -> None:
-        """A kernel in C++ is a te function without stages."""
+        """In C++, a kernel is a te function without stages."""
         names: tuple[str, ...] = op.attrs["names"]
         (region,) = op.regions
         params = tuple(Param(n, v.tensor) for n, v in zip(names, op.inputs, strict=False))
@@ -152,7 +152,7 @@ class _Lowering:
     def _lowered(
         self, kind: str, ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value], hint: str = ""
     ) -> _Lowered:
-        """The kernels of some ops, or of a group that is alike.
+        """The kernels of some ops, shared by equal groups.
 
         Checks name their node, so those are not shared.
         """
@@ -173,7 +173,7 @@ class _Lowering:
         return _Kernel(self._name(f.name, collapsed), tuple(dims), tuple(params), f.results)
 
     def _call(self, op: Op, made: _Lowered, operands: Mapping[str, Value]) -> None:
-        """The calls of the kernels in place of `op`."""
+        """The kernel calls that replace `op`."""
         known = dict(operands)
         for kernel in made.kernels:
             attrs: dict[str, Any] = {"te": kernel.name}
@@ -208,6 +208,6 @@ class _Lowering:
 
 
 def kernel_name(stem: str, f: TeFunc) -> tuple[str, str]:
-    """The name of a te function, which says what it is, and the text that it is the digest of."""
+    """The name of a te function, which describes it, and the text that the name's digest is of."""
     text = te_text(f.with_name("f").without_notes())
     return f"{stem}_{hashlib.blake2b(text.encode(), digest_size=6).hexdigest()}", text

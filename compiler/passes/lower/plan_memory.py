@@ -23,12 +23,12 @@ from occ.runtime.buffers import assign_offsets
 
 @dataclass(frozen=True)
 class PlanMemory(Pass):
-    """Gives every result of a call a buffer, and buffers that are not alive together the same bytes.
+    """Allocates a buffer for every call result; buffers with disjoint lifetimes share bytes.
 
     `%y = call(%x) {te="k"}  return %y` --> `%y = alloc() {output=0}  kernel(%x, %y) {te="k", writes=1}  return %y`
 
-    Offsets are fixed here where all sizes are constant; else the runtime assigns them per set of extents, by the same
-    method.
+    If all sizes are constant, offsets are fixed here; otherwise the runtime assigns them for each set of extents, in
+    the same way.
     """
 
     name: ClassVar[str] = "plan-memory"
@@ -43,7 +43,7 @@ class PlanMemory(Pass):
 
 
 def _is_planned(func: Func) -> bool:
-    """Whether no op has a result but those that stand for memory."""
+    """Whether only ops that stand for memory have results."""
     return all(
         op.name in (*STEPS, "alloc", "view") and bool(op.results) == (op.name in ("alloc", "view"))
         for op in func.body.body
@@ -56,10 +56,10 @@ def _plan(func: Func, te: Mapping[str, TeFunc], rw: Rewriter) -> None:
             _to_destination(op, _bases(op, te), rw)
     place = {op: k for k, op in enumerate(func.body.body) if op.name == "alloc"}
     heads: dict[Value, Value] = {}
-    for op in reversed(func.body.body):  # a join that is in another one comes before that
+    for op in reversed(func.body.body):  # a join inside another one comes first
         if op.name == "join":
             _join(op, heads, place, rw)
-    storage: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
+    storage: dict[Value, Value] = {}  # a view -> the value whose bytes it shares
     for op in func.body.body:
         if op.name == "view":
             source = op.operands[0]
@@ -70,7 +70,7 @@ def _plan(func: Func, te: Mapping[str, TeFunc], rw: Rewriter) -> None:
 
 
 def _bases(op: Op, te: Mapping[str, TeFunc]) -> dict[int, Value]:
-    """The operands of a call that have the memory of results, by the number of the result."""
+    """The operands of a call that share memory with results, by result number."""
     f = te.get(op.attrs.get("te", ""))
     if f is None:
         return {}
@@ -103,18 +103,18 @@ def _to_destination(op: Op, bases: Mapping[int, Value], rw: Rewriter) -> None:
         attrs = dict(vars(op.a)) | attrs | {"routine": _routine(op), "n_results": len(buffers)}
         for value in buffers:
             assert value.defining_op is not None
-            value.defining_op.attrs["host"] = True  # the routine makes it
+            value.defining_op.attrs["host"] = True  # the routine allocates it
     regions = () if kind == "foreign" else op.regions
     rw.exchange(op, Op(kind, [*op.operands, *buffers], attrs, (), regions=regions, loc=op.loc))
 
 
 def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int], rw: Rewriter) -> None:
-    """Make the buffers of a join's operands parts of the buffer of its result.
+    """Make the buffers of a join's operands parts of its result's buffer.
 
     Args:
-        op: the join; those that it is in are done.
-        heads: buffers of joins that are in other ones.
-        place: where each alloc stood.
+        op: the join; enclosing joins are done.
+        heads: buffers of joins inside other ones.
+        place: where each alloc was.
         rw: of the module.
     """
     home, whole = op.parent, op.result.tensor
@@ -142,7 +142,7 @@ def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int], rw: Rewrit
 
 
 def _leaves(op: Op) -> list[Op]:
-    """The ops that allocate what a join, and those in it, join."""
+    """The allocs of a join's operands, including those of nested joins."""
     makers = [v.defining_op for v in op.inputs]
     return [leaf for m in makers if m is not None for leaf in (_leaves(m) if m.name == "join" else [m])]
 
@@ -153,19 +153,19 @@ def _buffer(name: str, operands: Sequence[Value], like: Value, **attrs: Any) -> 
 
 
 def _routine(op: Op) -> str:
-    """The runtime's name of an op: a routine of hostops, `deferred`, or control flow."""
+    """The runtime name of an op: a routine of hostops, `deferred`, or control flow."""
     return op.spec.host or {"SequenceMap": "map"}.get(op.name, op.name.lower())
 
 
 def _claim_outputs(func: Func, storage: dict[Value, Value], rw: Rewriter) -> set[Value]:
-    """Make the buffer of each output the caller's own; what cannot be (inputs, constants, one value twice) is copied."""
+    """Make each output's buffer the caller's own; what cannot be (inputs, constants, one value twice) is copied."""
     end = func.body.terminator
     claimed: set[Value] = set()
     for k, value in enumerate(end.inputs):
         root = storage.get(value, value)
         maker = root.defining_op
         if (maker is not None and "host" in maker.attrs) or not _has_buffer(value):
-            continue  # given out as it is
+            continue  # returned as it is
         taken = root in claimed or isinstance(root, Weight) or _is_defined_later(value, root)
         if maker is None or maker.name != "alloc" or taken:
             alloc = Op("alloc", (), {}, [value.type], result_names=[value.name])
@@ -179,7 +179,7 @@ def _claim_outputs(func: Func, storage: dict[Value, Value], rw: Rewriter) -> set
 
 
 def _is_defined_later(value: Value, root: Value) -> bool:
-    """Whether a view's extents may be known only after its bytes, as of a Reshape to a computed shape."""
+    """Whether a view's extents may be known later than its bytes, as for a Reshape to a computed shape."""
     shown = symbols(*root.tensor.dims)
     return any(depends_on_data(d) and not symbols(d).keys() <= shown.keys() for d in value.tensor.dims)
 

@@ -38,7 +38,7 @@ NORMALISERS = tuple(
         (separate_reductions, split_argmax, pack_rhs, separable_windows, rfactor, widen_f16, clamp_attention),
     )
 )
-# Those for whole functions first: methods, and stages over the same rows. The last one always applies.
+# Rules for whole functions first: methods, and stages over the same rows. The last one always applies.
 RULES = (
     *(
         ScheduleRule.of(r, whole=True)
@@ -62,7 +62,7 @@ RULES = (
     FALLBACK,
 )
 VARIANTS = tuple(map(ScheduleRule.of, (decode_variant, skinny_gemm, full_tile_planes, full_tile_rows, full_vectors)))
-# Those that compile in little time, and without which rows of symbolic length have no vectors.
+# Cheap to compile, and without them rows of symbolic length have no vectors.
 BRIEF_VARIANTS = (ScheduleRule.of(full_tile_planes),)
 FINISHERS = tuple(map(ScheduleRule.of, (clamp_rows, long_sums)))
 NAMES = tuple(r.name for r in (*NORMALISERS, *RULES, *VARIANTS, *FINISHERS))

@@ -24,14 +24,14 @@ from occ.compiler.targets.machine import Machine
 
 @dataclass(frozen=True)
 class Schedule(Pass):
-    """Chooses a schedule for each te function: the rules of `rule_list.py` in order, the first that applies.
+    """Chooses a schedule for each te function: the first rule of `rule_list.py` that applies.
 
     `te @f { acc[..] = sum[..](..)  out[..] = .. }` --> the same `with schedule by RULE { out.split(..)  acc.compute_at(..) }`
     """
 
-    fallback: bool = False  # plain loops for all kernels: the baseline of measurements
+    fallback: bool = False  # the fallback schedule for all kernels: the baseline of measurements
     split_overlaps: bool = False  # no two tasks write the same element, which a thread sanitizer would report
-    variants: bool = True  # all second schedules for sizes that a run decides, not BRIEF_VARIANTS alone
+    variants: bool = True  # all variants for sizes known at run time, not BRIEF_VARIANTS alone
 
     name: ClassVar[str] = "schedule"
 
@@ -60,14 +60,14 @@ def scheduled(
     rules: Sequence[ScheduleRule] = RULES,
     variants: Sequence[ScheduleRule] = VARIANTS,
 ) -> TeFunc:
-    """A te function with a schedule, its stages in the form that the schedule takes hold of.
+    """A te function with a schedule, its stages in the form that the schedule refers to.
 
     Args:
-        f: the function; one with variants or long sums, whose stages are there already, stays as it is.
-        machine: that it is scheduled for.
-        log: counts and times the rules that are asked.
-        rules: for stages in memory and whole functions.
-        variants: those for second schedules.
+        f: the function; variants and long sums are left alone, as their stages exist already.
+        machine: the CPU to schedule for.
+        log: counts and times the rules that are tried.
+        rules: for stages in memory and for whole functions.
+        variants: rules for second schedules.
     """
     log = Log() if log is None else log
     if SUM_BLOCK in f.by_role or any(d.call == "specialize" for d in f.schedule):
@@ -82,7 +82,7 @@ def scheduled(
 
 
 def plain(f: TeFunc, machine: Machine, log: Log | None = None) -> TeFunc:
-    """A te function with the schedule that always applies and nothing else: what measurements take for their baseline."""
+    """A te function with only the fallback schedule, the baseline of measurements."""
     log = Log() if log is None else log
     return by_rules((FALLBACK,), all_of((_SEPARATE,), f, machine, log), machine, log)
 

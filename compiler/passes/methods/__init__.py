@@ -1,1 +1,1 @@
-"""Methods: another computation of the same operator, each with its rewrite and its schedule."""
+"""Methods: alternative algorithms for an operator, each with its rewrite and its schedule."""

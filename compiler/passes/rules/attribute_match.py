@@ -12,11 +12,11 @@ from occ.compiler.passes.rules.pattern import (
     Attribute,
 )
 
-LARGEST_COMPARED = 4096  # elements of a constant that is compared with a value
+LARGEST_COMPARED = 4096  # maximum elements of a constant that is compared with a value
 
 
 def same(a: Any, b: Any) -> bool:
-    """Whether two bound things are one: the same value, equal attributes."""
+    """Whether two bound things are equal: the same value, or equal attributes."""
     if isinstance(a, Value) or isinstance(b, Value):
         return a is b
     if isinstance(a, np.ndarray) or isinstance(b, np.ndarray):
@@ -25,7 +25,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def equals(weight: Weight, value: Any) -> bool:
-    """Whether a constant has a value: all elements where it is a number, else shape and elements."""
+    """Whether a constant has a value: all elements if it is a number, else shape and elements."""
     data = weight.data
     if (data.dtype.kind not in "biuf" and not weight.tensor.dtype.is_float) or data.size > LARGEST_COMPARED:
         return False
@@ -38,7 +38,7 @@ def equals(weight: Weight, value: Any) -> bool:
 
 
 def accepts(wanted: Attribute, value: Any) -> bool:
-    """Whether an attribute of an op is as a pattern requires."""
+    """Whether an op's attribute satisfies a pattern."""
     if wanted.any_value:
         return True
     if wanted.test is not None:

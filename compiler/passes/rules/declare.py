@@ -33,14 +33,14 @@ def fusion(
     schedule: str = "",
     kernel: Any = None,
 ) -> Any:
-    """Decorator: a rule that groups what the pattern matches into one kernel.
+    """Decorator: a rule that fuses the ops matched by the pattern into one kernel.
 
     Args:
         fn: `fn(p, x, ...)` returns the pattern; `p` makes patterns, the other parameters are values.
         targets: pattern of target names.
         benefit: rules of greater benefit come first.
         name: of the regions; that of the function by default.
-        schedule: wishes for the schedule of the kernel: `vectorize=8, tile=4, parallel=off, compute_root`.
+        schedule: hints for the kernel's schedule: `vectorize=8, tile=4, parallel=off, compute_root`.
         kernel: of `c_kernel` or `halide_kernel`, whose operands are the parameters and whose result is `y` (`y0`, `y1`...).
 
     Raises:
@@ -74,15 +74,15 @@ def rewrite(
     name: str = "",
     finite: bool = False,
 ) -> Any:
-    """Decorator: a rule that replaces what the pattern matches by what its `into` function builds.
+    """Decorator: a rule that replaces the matched ops by what its `into` function builds.
 
     Args:
         fn: as for `fusion`.
         targets: pattern of target names.
-        stage: on the way to which it is applied: `inferred`, `canonical` or `fused`.
+        stage: the stage in which it is applied: `inferred`, `canonical` or `fused`.
         benefit: rules of greater benefit come first.
         name: that of the function by default.
-        finite: the rule is meant for finite numbers; `occ check-rules` leaves infinities and NaN out.
+        finite: the rule is valid for finite numbers only; `occ check-rules` leaves infinities and NaN out.
 
     Raises:
         CompileError: OCC0610 the rule is not well formed.
@@ -115,7 +115,7 @@ def traced(fn: Callable[..., Any], name: str = "") -> dict[str, Any]:
         _check_bound(patterns, [v.name for v in variables])
     except Invalid as e:
         raise error("OCC0610", f"rule `{name}`: {e}", where=origin, help=e.help) from None
-    except CompileError:  # of the build, which ends here: it takes longer than it may
+    except CompileError:  # a timeout of the build, which ends here
         raise
     except Exception as e:
         notes = [f"{type(e).__name__}: {e}"[:300]]
@@ -131,7 +131,7 @@ def traced(fn: Callable[..., Any], name: str = "") -> dict[str, Any]:
 
 
 def _check_bound(patterns: Sequence[Pattern], names: Sequence[str]) -> None:
-    """Every parameter occurs in the pattern, and `many` stands alone among operands."""
+    """Every parameter occurs in the pattern, and `many` occurs once among operands."""
     every = [p for pattern in patterns for p in pattern.walk()]
     found = {p.name for p in every if isinstance(p, (Variable, Constant, Named, Many))}
     for name in names:

@@ -23,7 +23,7 @@ from occ.compiler.passes.rules.pattern import (
     Variable,
 )
 
-_MOST_PERMUTED = 4  # operands of a commutative op that are tried in every order
+_MOST_PERMUTED = 4  # operands of a commutative op for which every order is tried
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,8 @@ class State:
     Attributes:
         names: variables, constants and attributes by name.
         ops: the op that each op pattern stands for.
-        shared: ops whose results may be read from outside.
-        values: what patterns without a name and alternatives stand for, where they occur again.
+        shared: ops whose results may have readers outside.
+        values: the values of unnamed patterns and alternatives that occur again.
     """
 
     names: dict[str, Any] = field(default_factory=dict)
@@ -56,7 +56,7 @@ class State:
 
 
 class Matcher:
-    """Matches patterns; with `explain`, keeps why the furthest attempt failed."""
+    """Matches patterns; with `explain`, records why the attempt that came furthest failed."""
 
     def __init__(self, *, explain: bool = False) -> None:
         self._explain = explain
@@ -68,7 +68,7 @@ class Matcher:
         return self._furthest[1]
 
     def fail(self, state: State, text: Callable[[], str]) -> None:
-        """Note a failure; the text is made only where somebody asks."""
+        """Record a failure; the text is built only on request."""
         if self._explain and len(state.ops) > self._furthest[0]:
             self._furthest = (len(state.ops), text())
 
@@ -224,7 +224,7 @@ _Order = Sequence[tuple[Pattern, Any]]
 
 
 def _orders(pattern: OpPattern, op: Op) -> Iterator[_Order]:
-    """The ways to pair the patterns of operands with operands; the operands left over go to `Many`."""
+    """The ways to pair operand patterns with operands; remaining operands go to `Many`."""
     given = op.operands
     fixed = [p for p in pattern.operands if not isinstance(p, Many)]
     rest = next((p for p in pattern.operands if isinstance(p, Many)), None)
@@ -248,7 +248,7 @@ def _orders(pattern: OpPattern, op: Op) -> Iterator[_Order]:
 
 
 def _candidates(pattern: Pattern, state: State, found: Sequence[Value]) -> Iterator[Value]:
-    """Values that a further output may be: results of ops near what is matched already."""
+    """Candidates for a further output: results of ops near the ones already matched."""
     roots = {name for p in pattern.walk() if isinstance(p, Result) for name in p.op.operators}
     start = [v for v in state.names.values() if isinstance(v, Value)]
     start += [r for op in state.ops.values() for r in op.results] + list(found)

@@ -120,7 +120,7 @@ class Optional(Pattern):
 
 @dataclass(frozen=True, eq=False)
 class Shared(Pattern):
-    """An interior value that ops outside of the match may read too."""
+    """An interior value that may have readers outside of the match."""
 
     inner: Pattern
 
@@ -186,7 +186,7 @@ class Result(Pattern):
 
 
 def as_pattern(value: Any) -> Pattern:
-    """A pattern from what stands in a rule: patterns as they are, numbers and arrays as constants."""
+    """A pattern from what a rule contains: patterns as they are, numbers and arrays as constants."""
     if isinstance(value, Pattern):
         return value
     if isinstance(value, (int, float, list, np.ndarray)):
@@ -273,7 +273,7 @@ class Patterns:
         return Many(name, None if each is None else as_pattern(each))
 
     def shared(self, inner: Any) -> Pattern:
-        """An interior value that ops outside of the match may read too."""
+        """An interior value that may have readers outside of the match."""
         return Shared(as_pattern(inner))
 
     def bind(self, name: str, what: Any = None) -> Any:

@@ -65,7 +65,7 @@ class Term:
 
 
 def _untaken(spec: OpSpec, operands: Sequence[Value | None]) -> str:
-    """Why an operator does not take operands, by the types of its schema; empty if it does."""
+    """Why an operator does not accept operands, by its schema's types; empty if it does."""
     for k, v in enumerate(operands if spec.operands else ()):
         taken = spec.operands[min(k, len(spec.operands) - 1)].types
         if v is None or not isinstance(v.type, TensorType) or not taken:
@@ -117,7 +117,7 @@ class RuleBuilder(GraphBuilder):
 
 
 def replace(rule: Rewrite, found: Match, rw: Rewriter) -> list[Op] | str:
-    """Replace a match; returns the new ops, or why it was left as it is.
+    """Replace a match; returns the new ops, or the reason for leaving it alone.
 
     Raises:
         CompileError: OCC0612 the code of the rule failed; OCC0610 it has no replacement.
@@ -185,7 +185,7 @@ def _objection(old: Sequence[Value], new: Sequence[Value]) -> str | None:
 
 
 def _same_type(a: Type | None, b: Type | None) -> bool:
-    """Equality, not agreement: a symbolic extent that might be 1 is not one that is."""
+    """Equality, not compatibility: a symbolic extent that might be 1 is not 1."""
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         return a.dtype == b.dtype and a.shape == b.shape
     return a == b
@@ -198,7 +198,7 @@ def _undo(b: RuleBuilder, rw: Rewriter) -> None:
 
 
 def _place(found: Match) -> Op | None:
-    """Where the replacement can stand: its operands are known there, and nothing before it reads what it replaces."""
+    """Where the replacement can be inserted: after its operands, and before all readers of what it replaces."""
     maker = found.outputs[0].defining_op
     assert maker is not None
     if len(found.outputs) == 1:

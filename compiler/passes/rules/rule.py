@@ -1,4 +1,4 @@
-"""Rules as data: a fusion groups what a pattern matches into one kernel, a rewrite replaces it.
+"""Rules as data: a fusion puts the matched ops into one kernel, a rewrite replaces them.
 
 A rule is written as plain functions, which are traced once when it is defined; what is kept is data (pattern.py).
 """
@@ -25,7 +25,7 @@ from occ.compiler.passes.rules.pattern import (
     Shared,
 )
 
-STAGES = ("inferred", "canonical", "fused")  # stages on the way to which rewrites are applied
+STAGES = ("inferred", "canonical", "fused")  # stages in which rewrites can be applied
 
 
 class Defined(Protocol):
@@ -49,7 +49,7 @@ class Rejected:
 
 
 class Match:
-    """A place where a rule matches. Names of the rule are attributes: values, constants, attributes of ops.
+    """A place where a rule matches. The rule's names are attributes: values, constants, attributes of ops.
 
     Attributes:
         ops: the matched ops, each once, in the order of the module.
@@ -74,7 +74,7 @@ class Match:
 
     @property
     def escaping(self) -> Value | None:
-        """An interior value that an op outside of the match reads, though it is not shared.
+        """An interior value that has a reader outside of the match without being shared.
 
         None if there is none.
         """
@@ -100,12 +100,12 @@ class Rule:
     Attributes:
         name: shown in dumps and messages; an identifier.
         patterns: of its outputs; the first is the anchor.
-        params: names of the values that it takes.
-        targets: the targets that it is for, as a file name pattern (`cpu*`).
-        stage: the stage on the way to which it is applied.
+        params: names of its value parameters.
+        targets: the targets that it applies to, as a file name pattern (`cpu*`).
+        stage: the stage in which it is applied.
         benefit: rules of greater benefit come first; then the name decides.
-        conditions: functions of the match that all must accept it.
-        sampler: returns operands to check the rule on, where `occ check-rules` cannot find some by itself.
+        conditions: functions of the match that must all accept it.
+        sampler: returns operands to check the rule with, if `occ check-rules` cannot find some by itself.
         doc: one line.
         origin: the file that defines it.
     """
@@ -129,13 +129,13 @@ class Rule:
         return condition
 
     def sample(self, sampler: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
-        """Decorator: `fn(rng)` gives arrays by parameter name, for `occ check-rules`."""
+        """Decorator: `fn(rng)` returns arrays by parameter name, for `occ check-rules`."""
         self.sampler = sampler
         return sampler
 
     @property
     def roots(self) -> tuple[str, ...]:
-        """Names of the operators whose results the first pattern can be."""
+        """Names of operators whose results the first pattern matches."""
         return tuple(dict.fromkeys(root_operators(self.patterns[0])))
 
     def applies_to(self, target: str) -> bool:
@@ -193,10 +193,10 @@ def root_operators(pattern: Pattern) -> Iterator[str]:
 def call(
     rule: Rule, fn: Callable[..., Any], found: Match, *first: Any, wrap: Callable[[Any], Any] = lambda v: v
 ) -> Any:
-    """Call a function of a rule with what its parameters name.
+    """Call a function of a rule with the values of its parameter names.
 
     Raises:
-        CompileError: OCC0612 it raised, with where.
+        CompileError: OCC0612 it raised; the error says where.
     """
     names = list(inspect.signature(fn).parameters)[len(first) :]
     unknown = [n for n in names if n != "m" and n not in found.names and n not in rule.params]
@@ -208,7 +208,7 @@ def call(
     except CompileError:
         raise
     except Exception as e:
-        if isinstance(e, Invalid) and e.code == CODE:  # an operator whose kernel does not take these operands
+        if isinstance(e, Invalid) and e.code == CODE:  # an operator whose kernel does not accept these operands
             return Rejected(str(e))
         raise failed(rule, e) from e
 
@@ -223,11 +223,11 @@ def failed(rule: Defined, e: Exception) -> CompileError:
 
 @dataclass(eq=False)
 class Fusion(Rule):
-    """Groups what it matches into a `fuse` region of its name, one kernel; it cannot change what is computed.
+    """Groups the matched ops into a `fuse` region of its name, one kernel; it cannot change what is computed.
 
     Attributes:
-        schedule: what is wanted of the schedule of the kernel (`cpu`), as `Hint` reads it; empty to leave it to the compiler.
-        kernel: a kernel of the user, which takes the place of the compiler's on the targets that can use it.
+        schedule: hints for the kernel's schedule (`cpu`), as `Hint` parses them; empty to leave it to the compiler.
+        kernel: a kernel of the user, which replaces the compiler's on targets that can use it.
     """
 
     stage: str = "fused"
@@ -250,11 +250,11 @@ class Fusion(Rule):
 
 @dataclass(eq=False)
 class Rewrite(Rule):
-    """Replaces what it matches.
+    """Replaces the matched ops.
 
     Attributes:
-        replacement: function of a builder and of names of the rule, returns the new value(s).
-        finite: whether it is meant for finite numbers only, and not checked on infinities and NaN.
+        replacement: a function of a builder and names of the rule that returns the new value(s).
+        finite: whether it is valid for finite numbers only, and not checked with infinities and NaN.
     """
 
     replacement: Callable[..., Any] | None = None

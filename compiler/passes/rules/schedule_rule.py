@@ -1,4 +1,4 @@
-"""What a schedule rule is, and the log of which rules were asked."""
+"""Schedule rules, and the log of which rules were tried."""
 
 from __future__ import annotations
 
@@ -34,14 +34,14 @@ Apply = Callable[[TeFunc, Machine], TeFunc | Declined | None]
 class ScheduleRule:
     """One step of scheduling: a function in, the same function scheduled (or rewritten, or with a variant) out.
 
-    A normaliser rewrites the function. A rule schedules its last stage and all that is computed in the loops of that. A
-    variant adds another schedule, which the sizes of a run decide for. A finisher rewrites what is scheduled.
+    A normaliser rewrites the function. A rule schedules its last stage and all stages computed in that stage's loops. A
+    variant adds a second schedule, chosen by run-time sizes. A finisher rewrites the scheduled function.
 
     Attributes:
-        name: of the function that it is; texts say `schedule by NAME`.
-        apply: returns the new function; or `Declined`, or None, where it does not apply.
-        whole: a rule that schedules all stages of a function, not its last one alone.
-        doc: what it is for, in a sentence.
+        name: the name of its function; texts say `schedule by NAME`.
+        apply: returns the new function; or `Declined`, or None, if it does not apply.
+        whole: whether it schedules all stages of a function, not only the last.
+        doc: its purpose, in one sentence.
         origin: the file that defines it; empty for the compiler's own.
     """
 
@@ -94,12 +94,12 @@ def schedule_rule(*, whole: bool = False) -> Callable[[Apply], ScheduleRule]: ..
 def schedule_rule(
     apply: Apply | None = None, /, *, whole: bool = False
 ) -> ScheduleRule | Callable[[Apply], ScheduleRule]:
-    """Decorator: a function `(f, machine)` as a schedule rule, which is asked before the compiler's own.
+    """Decorator: turns a function `(f, machine)` into a schedule rule, which is tried before the compiler's own.
 
     Args:
-        apply: returns the function with a schedule for its last stage, see `ScheduleRule`; the first line of its docstring
-            says what it is for.
-        whole: it schedules all stages of a function, not the last one alone.
+        apply: returns the function with a schedule for its last stage, see `ScheduleRule`; the first line of its
+        docstring is its purpose.
+        whole: it schedules all stages of a function, not only the last.
     """
     if apply is None:
         return lambda fn: _defined(fn, whole)
@@ -119,9 +119,9 @@ class Answer:
 
     Attributes:
         function: name of the te function.
-        stage: its last stage, which the rule was asked to schedule.
+        stage: its last stage, which the rule was to schedule.
         rule: name of the rule.
-        reason: why it declined; empty where it applied.
+        reason: why it declined; empty if it applied.
     """
 
     function: str
@@ -132,13 +132,13 @@ class Answer:
 
 @dataclass
 class Log:
-    """Counts and times the rules that are asked.
+    """Counts and times the rules that are tried.
 
     Attributes:
         fired: how often each applied, by name.
-        seconds: how long each took, by name.
+        seconds: time spent in each, by name.
         answers: all answers in order, if they are kept.
-        keep: whether they are.
+        keep: whether answers are kept.
     """
 
     fired: Counter[str] = field(default_factory=Counter)
@@ -147,7 +147,7 @@ class Log:
     keep: bool = False
 
     def ask(self, rule: ScheduleRule, f: TeFunc, machine: Machine) -> TeFunc | None:
-        """The function as a rule makes it, its directives marked with the name of the rule; None where it declines."""
+        """The function as a rule rewrites it, its directives marked with the rule's name; None if it declines."""
         start = perf_counter()
         made = rule.run(f, machine)
         self.seconds[rule.name] = self.seconds.get(rule.name, 0.0) + perf_counter() - start
@@ -161,12 +161,12 @@ class Log:
 
 
 def _marked(f: TeFunc, rule: str) -> TeFunc:
-    """The function with the directives that have no rule yet marked as those of this one."""
+    """The function with all unmarked directives marked with this rule's name."""
     if all(d.rule for d in f.schedule):
         return f
     return replace(f, schedule=tuple(d if d.rule else replace(d, rule=rule) for d in f.schedule))
 
 
 def made_by(f: TeFunc, stage: str) -> str:
-    """The rule that made the schedule of a stage; empty where it has none."""
+    """The rule that made a stage's schedule; empty if it has none."""
     return next((d.rule for d in f.schedule if d.stage == stage and not d.variant), "")

@@ -13,21 +13,21 @@ from occ.compiler.targets.machine import Machine
 
 
 def all_of(rules: Iterable[ScheduleRule], f: TeFunc, machine: Machine, log: Log) -> TeFunc:
-    """The function after all rules of a list, in order: normalisers and finishers."""
+    """The function after all rules of a list, in order: for normalisers and finishers."""
     for rule in rules:
         f = log.ask(rule, f, machine) or f
     return f
 
 
 def first_of(rules: Iterable[ScheduleRule], f: TeFunc, machine: Machine, log: Log) -> TeFunc:
-    """The function after the first rule that applies, or as it is if none does: variants."""
+    """The function after the first rule that applies, unchanged if none does: for variants."""
     return next((made for rule in rules if (made := log.ask(rule, f, machine)) is not None), f)
 
 
 def by_rules(rules: Sequence[ScheduleRule], f: TeFunc, machine: Machine, log: Log) -> TeFunc:
-    """Schedules each stage in memory by the first rule that applies, from the last stage on.
+    """Schedules each stage in memory by the first rule that applies, starting with the last stage.
 
-    A rule may schedule other stages in memory in the loops of that; one for whole functions leaves nothing to others.
+    A rule may schedule other stages in memory inside these loops; a rule for whole functions leaves none to others.
     """
     placed: set[str] = set()
     roots = facts_of(f, machine).roots
@@ -46,7 +46,7 @@ def by_rules(rules: Sequence[ScheduleRule], f: TeFunc, machine: Machine, log: Lo
 
 
 def _joined(f: TeFunc, s: AnyStage, made: TeFunc, rule: ScheduleRule) -> TeFunc:
-    """The function with the part of it that ends with a stage as a rule made that."""
+    """The function with one part, which ends with a stage, replaced by a rule's result."""
     k = next(k for k, x in enumerate(f.stages) if x.name == s.name) + 1
     in_memory = any(r.name == s.name for r in f.results)
     root = () if in_memory else (Directive(s.name, "compute_root", rule=rule.name),)

@@ -1,4 +1,4 @@
-"""The stages of a `block_matmul`, whose form no normaliser changes."""
+"""The stages of a `block_matmul`, which no normaliser changes."""
 
 from __future__ import annotations
 
@@ -15,14 +15,15 @@ class Stages:
     """The stages of a `block_matmul`.
 
     Attributes:
-        codes: the codes of a block, one a byte; None where the weight has them so.
-        total: what the centre of the codes adds, of each row and block; `whole` is the same in f32, where there are zero points.
-        dot: products of a block in i32; `pairs` has the sums of even and of odd pairs of elements before, where processors
-            add up two products a lane.
+        codes: the codes of a block, one per byte; None if the weight is stored so.
+        total: the contribution of the codes' centre, per row and block; `whole` is the same in f32, if there are zero
+        points.
+        dot: products of a block in i32; `pairs` holds the sums of even and odd pairs of elements before it, on
+        processors that add two products per lane.
         acc: sums of blocks.
-        root: the stage in memory that reads those, and `between` the ones without memory through which it does.
-        left: the parameter that has the codes of the activations.
-        steps: the parameter that has what they stand for.
+        root: the stage in memory that reads those, and `between` the inlined ones through which it does.
+        left: the parameter with the codes of the activations.
+        steps: the parameter with their scales.
     """
 
     codes: TeStage | None
@@ -51,7 +52,7 @@ class Stages:
 
 
 def block_product_stages(f: TeFunc) -> Stages | None:
-    """The stages of a function that is a `block_matmul` and what is done with each of its elements, or None."""
+    """The stages of a function that is a `block_matmul` followed by elementwise work, or None."""
     stages = {s.name: s for s in f.stages if isinstance(s, TeStage)}
     root = f.stages[-1]
     product = next((s for s in stages.values() if _is_product_of_codes(s)), None)

@@ -1,4 +1,4 @@
-"""Recognises stages that gather from computed rows, as the last axis of a Resize does."""
+"""Recognises stages that gather from computed rows, such as the last axis of a Resize."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from occ.compiler.ir.te.walks import walk
 
 
 def sampled_rows(f: TeFunc) -> dict[str, str]:
-    """Stages that are worth computing row by row, each with the result in whose loops its rows are read.
+    """Stages worth computing row by row, each with the result in whose loops its rows are read.
 
-    A row is computed with vectors, while each element that is sampled takes as long as a vector, and several are sampled
-    for each element of the result.
+    A row is computed with vectors, while each sampled element takes as long as a vector, and each element of the result
+    needs several samples.
     """
     found: dict[str, str] = {}
     stages = {r.name: r for r in f.stages if isinstance(r, TeStage)}
@@ -25,7 +25,7 @@ def sampled_rows(f: TeFunc) -> dict[str, str]:
 
 
 def _home(s: TeStage, f: TeFunc) -> str:
-    """The result that `s` is, or that alone reads it, in place."""
+    """The result that `s` is, or that is its only reader, in place."""
     results = {r.name for r in f.results}
     if s.name in results:
         return s.name

@@ -15,10 +15,10 @@ Directives = list[Directive]
 
 
 def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
-    """Rows of a register tile, up to `most`; for a symbolic extent a divisor, if any.
+    """Rows of a register tile, up to `most`; for a symbolic extent a divisor, if there is one.
 
-    What a tile computes beyond the extent is wasted, and every tile loads its weights again, which costs about as much
-    as a row. A divisor needs no tail. What a user wants counts before that.
+    Results past the extent are wasted, and every tile reloads its weights, which costs about as much as a row. A
+    divisor needs no tail. A user's hint takes precedence.
     """
     if wanted:
         return min(wanted, extent) if isinstance(extent, int) else wanted
@@ -30,47 +30,47 @@ def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
 
 
 def tasks(extent: Dim, step: int = 1) -> int:
-    """Iterations of a loop, for `parallel`: 0 where the extent is symbolic."""
+    """Iterations of a loop, for `parallel`: 0 if the extent is symbolic."""
     return -(-extent // step) if isinstance(extent, int) else 0
 
 
 def typical_tasks(axes: Sequence[Axis]) -> list[int]:
     """Iterations of loops over axes, for `parallel`.
 
-    Of symbolic extents the outermost, a batch as a rule, may be 1; the others count as what they typically are: a task
-    for each pixel of 24 channels costs three times what the pixels do.
+    Among symbolic extents, the outermost (usually a batch) may be 1; the others count with a typical value: a task per
+    pixel of 24 channels costs three times as much as the pixels themselves.
     """
     return [nominal(a.extent) if k else tasks(a.extent) for k, a in enumerate(axes)]
 
 
 def row_tail(extent: Dim, rows: int) -> str:
-    """The tail of a split of an extent: none where it is a multiple, even a symbolic one."""
+    """The tail strategy for splitting an extent: none if it is a multiple, even a symbolic one."""
     if is_multiple(extent, rows):
         return "Auto" if isinstance(extent, int) else "RoundUp"
     return "ShiftInwards" if isinstance(extent, int) else "GuardWithIf"
 
 
-LONG_SUM_VECTORS = 4  # that a long sum takes at a time, so that none waits for the one before
-INNERMOST = Loop("_")  # stands for loops that are never run in parallel
+LONG_SUM_VECTORS = 4  # independent accumulators of a long sum, so that none waits for the previous one
+INNERMOST = Loop("_")  # stands for loops that never run in parallel
 
 
 def parallel(out: StageSchedule, loops: Sequence[Loop], counts: Sequence[int], cost: int) -> Mapping[Loop, Loop]:
-    """Run the outermost loop in parallel, fused with the next one while it is short.
+    """Run the outermost loop in parallel, fused with inner ones while it is short.
 
     Args:
         out: the schedule of the stage that has the loops.
-        loops: the outermost first. The last one stays: reductions are computed in it.
+        loops: outermost first. The last one is kept: reductions are computed in it.
         counts: iterations of each, see `tasks`.
-        cost: operations of all.
+        cost: total number of operations.
 
     Returns:
-        The loop that each of the fused ones became a part of.
+        The loop that each of the fused ones became part of.
     """
     if cost < SERIAL or not loops:
         return {}
-    # A symbolic extent, a batch as a rule, may be 1: loops are fused on without counting on it.
+    # A symbolic extent, usually a batch, may be 1: it does not count, and fusing continues.
     loop, total, k = loops[0], max(counts[0], 1), 0
-    while total < 8 and k + 1 < len(loops) - 1:  # the innermost loop stays: reductions are computed in it
+    while total < 8 and k + 1 < len(loops) - 1:  # the innermost loop is kept: reductions are computed in it
         k += 1
         loop, total = out.fuse(loops[k], loop), total * max(counts[k], 1)
     if total > 1 or 0 in counts[: k + 1]:

@@ -9,24 +9,24 @@ from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts
 
-_STREAMED = 1 << 18  # bytes of a constant that is not in a core's cache any more when the next run begins
+_STREAMED = 1 << 18  # bytes of a constant that is evicted from a core's cache before the next run
 _LINE = 64  # bytes
 
 
 def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts, together: int = 1) -> Directives:
-    """Fetches a packed constant ahead, panel by panel.
+    """Prefetches a packed constant, panel by panel.
 
-    A panel is used for all tiles of rows, and the first of them would wait for it: the fetching that processors do on their
-    own begins with that tile, and ends with each page. 128 rows by [768, 768] on Zen 5: 231 --> 250 GFLOP/s, 64 rows by
-    [768, 3072]: 216 --> 247, 16 rows: 150 --> 199; 1500 rows as before. Of products of bytes whole networks gain 1 to 5 %.
+    A panel is used for all tiles of rows, and the first of them would wait for it: the hardware prefetcher starts only
+    with that tile, and stops at each page. 128 rows by [768, 768] on Zen 5: 231 --> 250 GFLOP/s, 64 rows by [768,
+    3072]: 216 --> 247, 16 rows: 150 --> 199; 1500 rows unchanged. With byte products, whole networks gain 1 to 5 %.
 
     Args:
         acc: the stage whose loops read the constant.
-        source: the parameter that it is.
-        panel_axes: innermost axes of its memory that make a panel.
+        source: the parameter that holds it.
+        panel_axes: number of innermost memory axes that make up a panel.
         facts: of the function.
-        together: panels that are used in turn before the next ones; each is fetched where its predecessor in memory by
-            that many panels is used.
+        together: panels used in turn before the next ones; each is prefetched while the one that many panels before it
+        is used.
     """
     param = next((p for p in facts.f.params if p.name == source), None)
     if param is None or facts.few:

@@ -23,24 +23,24 @@ from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.te.inline import materialised
 from occ.compiler.targets.machine import Machine
 
-FEW_ROWS = 2  # rows of a product up to which one at a time takes less than a tile of eight: each loads all weights
+FEW_ROWS = 2  # rows of a product up to which one at a time is faster than a tile of eight: each loads all weights
 
 
 @dataclass(frozen=True)
 class Part(TeFunc):
-    """A te function up to one of its stages in memory, which a rule is to schedule.
+    """The prefix of a te function up to one of its stages in memory, which a rule is to schedule.
 
-    Its results are that stage and what later stages of the whole read.
+    Its results are that stage and the values that later stages read.
 
     Attributes:
-        whole: the function that it is the beginning of.
+        whole: the complete function.
     """
 
     whole: TeFunc | None = None
 
     @classmethod
     def of(cls, whole: TeFunc, last: AnyStage) -> Part:
-        """The part that ends with a stage."""
+        """The prefix that ends with a stage."""
         k = whole.stages.index(last) + 1
         stages, later = whole.stages[:k], whole.stages[k:]
         types = {r.name: r for r in whole.results}
@@ -57,10 +57,10 @@ class ScheduleFacts:
 
     Attributes:
         f: the function.
-        machine: what it will run on.
-        few: whether the schedule is for few rows (`FEW_ROWS`) of a number that is symbolic.
-        wide: whether it is for rows that have as many positions as are computed together.
-        full: whether it is for rows that have at least the elements of a vector.
+        machine: the CPU that it will run on.
+        few: whether the schedule is for at most `FEW_ROWS` rows of a symbolic number.
+        wide: whether it is for rows with at least as many positions as are computed together.
+        full: whether it is for rows with at least a full vector of elements.
     """
 
     f: TeFunc
@@ -85,7 +85,7 @@ class ScheduleFacts:
         return [s for s in self.f.stages if s.name in kept]
 
     def _apart(self, kept: set[str]) -> set[str]:
-        """Stages that may be computed into memory besides those `kept`: no reductions, and each of those has one home."""
+        """Stages that may be stored in addition to those `kept`: not reductions, and each used in one place."""
         sums = [
             s.name
             for s in self.f.stages
@@ -99,7 +99,7 @@ class ScheduleFacts:
         return apart
 
     def _homes(self, name: str, roots: set[str]) -> set[str]:
-        """The stages in memory that read a stage, directly or through others that have no memory."""
+        """The stages in memory that read a stage, directly or through inlined ones."""
         readers = {s.name for s in self.f.stages if any(n.source == name for n in loads(*s.exprs))}
         return {h for r in readers for h in ({r} if r in roots else self._homes(r, roots))}
 
@@ -115,7 +115,7 @@ class ScheduleFacts:
 
     @property
     def _whole(self) -> ScheduleFacts | None:
-        """The facts of the function that this is a part of."""
+        """The facts of the complete function."""
         whole = self.f.whole if isinstance(self.f, Part) else None
         return None if whole is None else facts_of(whole, self.machine)
 
@@ -131,7 +131,7 @@ class ScheduleFacts:
         return next((s for s in self.f.stages if s.name == name), None)
 
     def inlined_into(self, root: AnyStage) -> list[TeStage]:
-        """Stages without memory of their own that a root reads, directly or through others."""
+        """Inlined stages that a root reads, directly or through others."""
         found: dict[str, TeStage] = {}
         todo = [n.source for e in root.exprs for n in walk(e) if isinstance(n, Load)]
         while todo:
@@ -143,22 +143,22 @@ class ScheduleFacts:
         return list(found.values())
 
     def reductions(self, root: AnyStage) -> list[TeStage]:
-        """The reducing stages among those."""
+        """The reductions among them."""
         return [s for s in self.inlined_into(root) if isinstance(s.expr, Reduce) and s.expr.kind in COMBINE]
 
 
-_recent: list[ScheduleFacts] = []  # the last first
+_recent: list[ScheduleFacts] = []  # last first
 
 
 def facts_of(f: TeFunc, machine: Machine) -> ScheduleFacts:
-    """The facts of a function, the same object for all rules that are asked about it in order."""
+    """The facts of a function, the same object for all rules tried on it."""
     found = next((x for x in _recent if x.f is f and x.machine == machine), None) or ScheduleFacts(f, machine)
     _recent[:] = [found, *(x for x in _recent if x is not found)][:4]
     return found
 
 
 def stages_by_role(f: TeFunc, roles: Mapping[str, str]) -> dict[str, TeStage] | None:
-    """The stages of a method by the parts that they are of it; None if a part is missing.
+    """The stages of a method by their role; None if one is missing.
 
     Args:
         f: the function.
@@ -176,7 +176,7 @@ def same_axes(s: TeStage, acc: TeStage) -> bool:
 def element_bits(s: AnyStage) -> int:
     """Width of the elements that a stage computes with.
 
-    Not of positions, which are 32 bits wide whatever they come from.
+    Positions do not count; they are 32 bits wide whatever they are computed from.
     """
     found: list[int] = []
     todo = list(s.exprs)
@@ -194,18 +194,18 @@ def element_bits(s: AnyStage) -> int:
 
 @dataclass(frozen=True)
 class Contraction:
-    """Axis roles of a sum of products `A * B`, where vectors run along an axis of `B` only.
+    """Axis roles of a sum of products `A * B` in which vectors run along an axis of `B` only.
 
     Attributes:
         lanes: axis of the stage that only `B` has, along which `B` is contiguous.
         tile: innermost axis of the stage that only `A` has, or empty.
         outer: the other axes that only `A` has, outermost first.
         batch: axes that both have, outermost first.
-        panel: width of the panels that `B` is packed in, or 0.
+        panel: width of the panels in which `B` is packed, or 0.
         a, b: the loads.
-        order: the reduced axes, innermost first, so that `B` is read as it is in memory.
-        dot: a reduced axis of four bytes or two bf16 whose products one instruction adds up in a lane, not in `order`; or
-            empty.
+        order: the reduced axes, innermost first, so that `B` is read in memory order.
+        dot: a reduced axis of four bytes or two bf16 whose products one instruction adds within a lane, not in `order`;
+        or empty.
     """
 
     lanes: str
@@ -221,14 +221,14 @@ class Contraction:
     def with_rows_as_loop(self) -> Contraction:
         """The contraction tiled along the next axis of `A` instead, if it has one.
 
-        Its innermost one is a loop like others.
+        Its innermost one becomes an ordinary loop.
         """
         *outer, tile = *self.outer, self.tile
         return replace(self, tile=outer[-1] if outer else "", outer=(*outer[:-1], tile) if tile else ())
 
 
 def contraction(s: TeStage, f: TeFunc) -> Contraction | None:
-    """The contraction that a stage is, or None; without elements or products there is nothing to tile."""
+    """The contraction that a stage computes, or None; without elements or products there is nothing to tile."""
     r = s.expr
     if (
         not isinstance(r, Reduce)
@@ -291,7 +291,7 @@ def _roles(s: TeStage, a: Load, b: Load, f: TeFunc) -> Contraction | None:
 
 
 def _reduction_order(s: TeStage, b: Load, param: Param | None) -> tuple[str, ...]:
-    """Reduced axes from the innermost out, in the order in which `B` has them in memory."""
+    """Reduced axes from the innermost out, in the order of `B` in memory."""
     order = param.type.layout.order if param is not None else ()
     dims = order or range(len(b.index))
     place = {n.name: k for k, d in enumerate(dims) for n in walk(b.index[d]) if isinstance(n, Index)}
@@ -306,7 +306,7 @@ def extent_of(s: AnyStage, axis: str) -> Dim:
 
 
 def work(s: AnyStage, facts: ScheduleFacts) -> int:
-    """Operations that computing a stage takes, roughly, with what is inlined into it; symbolic dims at typical values."""
+    """Approximate operations to compute a stage, with what is inlined into it; symbolic dims at typical values."""
     if facts.hint.parallel is False:
         return 0  # not worth a second thread
     size = nominal_count(s.shape)
@@ -326,6 +326,6 @@ def contiguous(r: TeStage, axis: str, facts: ScheduleFacts) -> bool:
 
 
 def fixed(axis: Axis) -> int:
-    """The extent of an axis that weights alone decide."""
+    """The extent of an axis that only weights define."""
     assert isinstance(axis.extent, int)
     return axis.extent

@@ -1,4 +1,4 @@
-"""A te function for given sizes: its dims replaced by numbers, or by other dims."""
+"""Binds the dims of a te function to numbers or to other dims."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from occ.compiler.ir.te.walks import transform
 
 
 def bind_dims(f: TeFunc, values: Mapping[str, Dim]) -> TeFunc:
-    """The function with its dims replaced, those named in `values`; it takes the others.
+    """The function with the dims named in `values` replaced; the others remain.
 
     Args:
         f: a function, with or without a schedule.
-        values: what takes the place of a dim, by name.
+        values: the replacement of a dim, by name.
     """
     made = with_dims(f, lambda d: substitute(d, values))
     return replace(made, dims=tuple(d for d in f.dims if d not in values))
 
 
 def with_dims(f: TeFunc, put: Callable[[Dim], Dim]) -> TeFunc:
-    """The function with other dims wherever there are some, also in its schedule; it takes the same."""
+    """The function with all dims replaced, also in its schedule; its parameters stay."""
 
     def in_schedule(a: Arg) -> Arg:
         if isinstance(a, AtMost):

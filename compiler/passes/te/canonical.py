@@ -18,7 +18,7 @@ from occ.compiler.ir.te.walks import transform
 from occ.compiler.ir.types import TensorType
 
 Put = Callable[[Dim], Dim]
-FLAG = "flag"  # the result that is the number of the first failed check, or 0
+FLAG = "flag"  # the result that holds the number of the first failed check, or 0
 
 
 def checks_to_stage(f: TeFunc) -> TeFunc:
@@ -38,12 +38,13 @@ def checks_to_stage(f: TeFunc) -> TeFunc:
 def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
     """`f` with dims `D0, D1, ...` and with parameters, stages and axes named by position.
 
-    A product or function of dims that occurs whole, and its dims nowhere else, becomes one: its value is known, and what depends on
-    it is a condition on one size. So does a sum, such as `h - h//3` of a map that is cropped, and a function that others can be said
-    in: layers of a net at different depths, on extents such as `(h + 1)//2` and `(h + 3)//4`, then share a kernel.
+    A product or function of dims that always occurs as a whole becomes one dim: its value is known, and anything that
+    depends on it is a condition on one size. The same holds for a sum, such as the `h - h//3` of a cropped image, and
+    for a function in terms of which others can be written: layers at different depths of a net, with extents such as
+    `(h + 1)//2` and `(h + 3)//4`, then share a kernel.
 
     Returns:
-        The function; what `D0, D1, ...` stand for; the parameters that `p0, p1, ...` stand for.
+        The function; the values of `D0, D1, ...`; the parameters that `p0, p1, ...` stand for.
     """
     units = _units(f)
     known = {
@@ -55,7 +56,7 @@ def canonical(f: TeFunc) -> tuple[TeFunc, list[Dim], list[str]]:
     }  # dims of `f` may have names such as D0
     atoms = {
         atom: v for u, v in made_dims.items() if (atom := _atom(u)) is not None
-    }  # symbols by name, whatever their bounds
+    }  # symbols by name, ignoring bounds
     atoms |= {str(v): made_dims[u] for u, v in sums.items()}
 
     @cache  # the axes of a function have few extents
@@ -96,8 +97,8 @@ def _named(name: str, d: Dim) -> Dim:
 def _units(f: TeFunc) -> list[Dim]:
     """Size parameters of a function, in order: its dims, or larger subexpressions that contain them.
 
-    A subexpression is the monomial that alone has a dim, or the sum or the largest function of dims outside of which it
-    does not occur.
+    A subexpression is the monomial that alone contains a dim, or the sum or largest function of dims outside of which
+    it does not occur.
     """
     dims = list(dict.fromkeys(occurring(f.params, f.stages, f.results, f.checks)))
     monomials = dict.fromkeys(dim.monomial(*mono) for d in dims for mono, _ in dim.terms_of(d) if mono)
@@ -119,9 +120,9 @@ def _is_sum(d: Dim) -> bool:
 
 
 def _sums(f: TeFunc, dims: Sequence[Dim]) -> list[Dim]:
-    """Sums, less their constants, that are tensor extents and all that a kernel needs of their dims.
+    """Sums, minus their constants, that are tensor extents and all that a kernel needs of their dims.
 
-    Those of different ones are different.
+    Distinct sums have distinct dims.
     """
     extents = (d for p in (*f.params, *f.results) for d in p.type.dims)
     found: dict[Dim, None] = {}
@@ -135,7 +136,7 @@ def _sums(f: TeFunc, dims: Sequence[Dim]) -> list[Dim]:
 
 
 def _functions(d: Dim, name: str) -> Iterator[dim.Sym]:
-    """The functions in a dim that a symbol occurs in, the outermost ones first."""
+    """The functions in a dim in which a symbol occurs, outermost first."""
     for mono, _ in dim.terms_of(d):
         for atom, _ in mono:
             if isinstance(atom, dim.Func) and name in dim.symbols(*atom.args):
@@ -154,7 +155,7 @@ def _is_all(unit: dim.Sym, holders: Mapping[str, Sequence[Dim]]) -> bool:
 
 
 def _atom(d: Dim) -> str | dim.Func | None:
-    """The symbol, by its name, or the function that a dim is."""
+    """The symbol, by name, or the function that a dim is."""
     match dim.terms_of(d):
         case ((((atom, 1),), 1),):
             return atom if isinstance(atom, dim.Func) else atom.name
@@ -207,9 +208,9 @@ def _stage(
 
 
 def split(f: TeFunc) -> list[TeFunc]:
-    """One function for each stage that is computed into memory, in order; intermediate stages become parameters.
+    """One function for each stage computed into memory, in order; intermediate stages become parameters.
 
-    Every stage of `f` is taken as computed into memory, so `f` is what `inline` gives.
+    Every stage of `f` is taken as computed into memory, so `f` is a result of `inline`.
     """
     types = {p.name: p.type for p in f.params} | {r.name: r.type for r in f.results}
     parts: list[TeFunc] = []

@@ -26,7 +26,7 @@ def collapse(f: TeFunc) -> TeFunc:
 
 
 def _fixed(f: TeFunc) -> set[str]:
-    """Sources whose shape must stay: tiled layouts, scatter targets, stages whose role keeps unit axes."""
+    """Sources whose shape must not change: tiled layouts, scatter targets, stages whose role keeps unit axes."""
     names = {p.name for p in (*f.params, *f.results) if not p.type.layout.is_row_major}
     for s in f.stages:
         if isinstance(s, Scatter):
@@ -37,7 +37,7 @@ def _fixed(f: TeFunc) -> set[str]:
 
 
 def _retype(f: TeFunc, runs: dict[str, list[list[int]]]) -> TeFunc:
-    """The function with parameters and results whose dims are runs of dims of before."""
+    """The function with adjacent dims of parameters and results merged in runs."""
 
     def of(p: Param) -> Param:
         if p.name not in runs:
@@ -88,15 +88,15 @@ def _drop_units(f: TeFunc) -> TeFunc:
 
 
 def _cut(f: TeFunc) -> set[Pair]:
-    """Dims of parameters and results of which the tensor that those are part of has more."""
+    """Dims of parameters and results that are longer in the tensor that contains them."""
     return {(p.name, k) for p in (*f.params, *f.results) for k, _ in p.type.layout.within}
 
 
 def _mergeable(f: TeFunc) -> set[Pair]:
-    """All pairs of adjacent dims that can become one, as a greatest fixpoint: start with all, strike out what clashes."""
+    """All pairs of adjacent dims that can be merged, as a greatest fixpoint: start with all, remove conflicts."""
     fixed = _fixed(f)
     alive = {(name, k) for name, shape in f.shapes.items() if name not in fixed for k in range(len(shape) - 1)}
-    for name, k in _cut(f):  # a part is no run of memory across that axis, which may lead one if the run is constant
+    for name, k in _cut(f):  # a part is not contiguous across that axis, which may lead one if the run is constant
         alive.discard((name, k - 1))
         if not all(isinstance(n, int) for n in f.shapes[name][k + 1 :]):
             alive.discard((name, k))
@@ -117,7 +117,7 @@ def _mergeable(f: TeFunc) -> set[Pair]:
 
 
 def _collect(s: TeStage, f: TeFunc, alive: set[Pair], links: dict[Pair, set[Pair]]) -> None:
-    """Link each pair of dims to the pairs it must merge with, and strike out those that are used apart."""
+    """Link each pair of dims to the pairs it must merge with, and remove those used separately."""
     groups = [(s.name, s.axes)] + [(r.axes[0].name, r.axes) for r in walk(s.expr) if isinstance(r, Reduce) and r.axes]
     place = {a.name: (group, k) for group, axes in groups for k, a in enumerate(axes)}
     extents = {a.name: a.extent for _, axes in groups for a in axes}

@@ -10,7 +10,7 @@ from occ.compiler.ir.te.expr import Binary, Index, Reduce
 from occ.compiler.ir.te.function import TeFunc, TeStage, loads
 from occ.compiler.passes.te.bind_dims import bind_dims
 
-_PLANES = ("M",), ("H", "W"), ("B", "H", "W")  # of the axes before the columns, by how many there are
+_PLANES = ("M",), ("H", "W"), ("B", "H", "W")  # names of the axes before the columns, by their number
 
 
 def named_by_role(f: TeFunc, free: Set[str]) -> TeFunc:
@@ -44,7 +44,7 @@ def _is_product(s: TeStage) -> bool:
 
 
 def _roles(s: TeStage) -> Iterator[tuple[str, Dim]]:
-    """Extents of a product, each with the name for it."""
+    """Extents of a product, each with its name."""
     assert isinstance(s.expr, Reduce)
     used = {i.name for n in loads(s.expr) for i in n.index if isinstance(i, Index)}
     rows, columns = s.axes[:-1], s.axes[-1:]

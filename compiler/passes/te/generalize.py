@@ -1,6 +1,6 @@
-"""Generalises a te function of given sizes to any sizes: extents become dims with facts.
+"""Generalises a te function of fixed sizes to any sizes: extents become dims with facts.
 
-What it makes is checked, not trusted: with the numbers put back in it is the function that it was made from.
+The result is checked, not trusted: with the numbers substituted back it must equal the original function.
 """
 
 from __future__ import annotations
@@ -24,22 +24,22 @@ from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, loop_facts
 from occ.compiler.passes.te.scaled_dims import scaled
 
-SMALL = 8  # extents up to this stay numbers: taps of windows, colours, loops that are unrolled
-_NEAR = 8  # by how much a size that follows from another one may differ from a multiple of it: borders of windows
+SMALL = 8  # extents up to this stay numbers: taps of windows, colour channels, unrolled loops
+_NEAR = 8  # how much a derived size may differ from a multiple of another one: borders of windows
 
-_TRIALS = 4  # each of which leaves numbers as they are that the one before could not do with
+_TRIALS = 4  # attempts: each leaves those numbers alone with which the previous one failed
 
-Slot = tuple[str, int]  # an axis of a tensor or stage, by its name and position; or (name, -1), a loop over an axis
+Slot = tuple[str, int]  # an axis of a tensor or stage, by name and position; or (name, -1), a loop over an axis
 
 
 @dataclass(frozen=True)
 class General:
-    """A function for any sizes, and what it takes for those of one call.
+    """A function for any sizes, and the arguments of one call.
 
     Attributes:
-        function: its dims are those of the one that it was made from, and then more.
-        values: what the new ones are, in order.
-        factors: what the values of old ones are multiplied by, by name; of most by 1.
+        function: its dims are those of the original one, followed by new ones.
+        values: values of the new dims, in order.
+        factors: multipliers of the old dims' values, by name; mostly 1.
     """
 
     function: TeFunc
@@ -47,12 +47,12 @@ class General:
     factors: Mapping[str, int] = field(default_factory=dict)
 
     def dims(self, given: Sequence[Dim]) -> tuple[Dim, ...]:
-        """What a call passes that passed some dims before."""
+        """What a call passes, given what it passed before."""
         return (*(d * self.factors.get(n, 1) for n, d in zip(self.function.dims, given, strict=False)), *self.values)
 
 
 def generalized(f: TeFunc) -> General | None:
-    """The function for any sizes, or None where no size becomes a dim or sizes are ambiguous.
+    """The function for any sizes, or None if no size becomes a dim or sizes are ambiguous.
 
     Args:
         f: scheduled, without checks.
@@ -67,7 +67,7 @@ def generalized(f: TeFunc) -> General | None:
 
 
 def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
-    """The function with dims instead of their products by numbers, where nothing becomes less certain."""
+    """The function with dims instead of products of dims and numbers, if no fact is lost."""
     made, factors = scaled(f, SMALL)
     if not factors:
         return f, {}
@@ -99,14 +99,14 @@ def _with_sizes(f: TeFunc) -> General | None:
 
 
 def _certain(f: TeFunc) -> list[list[bool]]:
-    """For each index of each load of a stage, in order: whether it is surely within bounds."""
+    """For each index of each load of a stage, in order: whether it is provably within bounds."""
     return [[within(i, extent, axes) for i, extent in reads] for reads, axes in (_reads(s, f) for s in f.stages)]
 
 
 def _uncertain(f: TeFunc, certain: Sequence[Sequence[bool]], g: TeFunc) -> Iterator[int]:
-    """Extents whose reads were proved within bounds for the given sizes, and are not for any sizes.
+    """Extents whose reads were provably within bounds for the given sizes, but are not for any sizes.
 
-    Also those of stages in other parts than before.
+    Also those of stages that are now split differently.
     """
     for s, proved, t in zip(f.stages, certain, g.stages, strict=True):
         assert isinstance(s, TeStage)
@@ -127,14 +127,14 @@ def _axes_of(s: AnyStage) -> tuple[Axis, ...]:
 
 
 def _reads(s: AnyStage, f: TeFunc) -> tuple[list[tuple[Expr, Dim]], Mapping[str, Dim]]:
-    """Each index of each load of a stage with the extent that it stays below, and its axes as symbols."""
+    """Each index of each load of a stage with its upper bound's extent, and its axes as symbols."""
     shapes = f.shapes
     found = [pair for n in loads(*s.exprs) for pair in zip(n.index, shapes[n.source], strict=True)]
     return found, axis_symbols(_axes_of(s))
 
 
 def _is_known(facts: Sequence[AxisFacts]) -> bool:
-    """Whether a schedule counts on a size itself."""
+    """Whether a schedule relies on a size itself."""
     tiled = {s for x in facts for s in x.tiled}
     cut = {s for x in facts for s in x.cut}
     return any(x.known for x in facts) or bool(tiled and not cut - tiled)
@@ -150,8 +150,8 @@ class _Sizes:
         self.f, self.kept = f, kept
         self.facts: LoopFacts = loop_facts(f)
         self.parent: dict[Slot, Slot] = {}
-        self.number: dict[Slot, int] = {}  # of each slot, where it is one
-        self.size: dict[Slot, Dim] = {}  # of each class, by its root
+        self.number: dict[Slot, int] = {}  # by slot, if it has one
+        self.size: dict[Slot, Dim] = {}  # by root of the class
         self.values: dict[str, int] = {}
         self._slots()
         self._same()
@@ -233,7 +233,7 @@ class _Sizes:
         return symbol(name, least)
 
     def _base(self, slot: Slot) -> None:
-        """Make a dim of a class of its own, unless it has a size already."""
+        """Make a class a dim of its own, unless it has a size already."""
         root = self._root(slot)
         if root in self.size or root not in self.number:
             return
@@ -250,14 +250,14 @@ class _Sizes:
         return [s for s in self.parent if self._root(s) == root]
 
     def _tiles(self, root: Slot) -> Iterator[int]:
-        """Lengths of the tiles in which a class is in memory."""
+        """Lengths of the tiles in which a class is stored."""
         for p in (*self.f.params, *self.f.results):
             for axis, length in p.type.layout.tiles:
                 if self._root((p.name, axis)) == root:
                     yield length
 
     def _of_index(self, s: AnyStage, n: Load, k: int, i: Expr) -> None:
-        """Derive the extent along which an index reads from the sizes of its axes, where possible."""
+        """Derive the extent that an index reads along from the sizes of its axes, if possible."""
         root = self._root((n.source, k))
         if root in self.size or root not in self.number or self.number[root] in (*range(SMALL + 1), *self.kept):
             return
@@ -317,7 +317,7 @@ class _Sizes:
         return transform(e, visit)
 
     def _named(self, value: int, s: AnyStage, near: Expr) -> Expr | None:
-        """The size that a number is, of those at hand: the same number, or one that differs by a border."""
+        """The size that a number is, among the available ones: equal, or different by a border."""
         slots: list[Slot] = []
         if isinstance(near, Load):
             slots += [(near.source, k) for k in range(len(near.index))]

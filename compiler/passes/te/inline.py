@@ -1,4 +1,4 @@
-"""Inlining of te stages, and the choice of those that are computed into memory."""
+"""Inlines te stages, and chooses which are computed into memory."""
 
 from __future__ import annotations
 
@@ -16,24 +16,25 @@ from occ.compiler.ir.te.walks import replace_indices, transform, walk
 
 _CHEAP_REPEATS = 4  # evaluations per element up to which a stage without elementary functions is recomputed
 
-# Nodes of an expression when it is written out. Of 40 real models the longest have 204 in LLVM code, and 21,962 by this
-# estimate in functions for Halide, which finds what is shared.
+# Nodes of an expression as written out. In 40 real models the longest have 204 in LLVM code, and 21,962 by this
+# estimate in functions for Halide, which shares common subexpressions.
 _LONGEST, _LONGEST_SHARED = 1 << 12, 1 << 16
 
 
 def materialised(f: TeFunc, *, shared: bool = False) -> set[str]:
-    """Names of the stages that are computed into memory; all others are substituted into their readers.
+    """Names of the stages computed into memory; all others are inlined into their readers.
 
-    Results, scatters, and what a substitution would recompute too often. A reduction stays apart unless its only
-    reader is elementwise: then it is the start of that reader's expression. With `shared`, several elementwise readers
-    will do if all of them end up in one stage, as in `x * sigmoid(x)`: for code that computes it once for all of them.
+    These are results, scatters, and what inlining would recompute too often. A reduction is stored unless its only
+    reader is elementwise: then it becomes the start of that reader's expression. With `shared`, several elementwise
+    readers are allowed if all of them end up in one stage, as in `x * sigmoid(x)`: for code that computes it once for
+    all of them.
     """
     kept = {r.name for r in f.results} | {
         s.name for s in f.stages if isinstance(s, Scatter) or facts_of_role(s.role).own_memory
     }
-    # From the last stage on: whether a reader is itself substituted decides how often a stage is evaluated.
+    # From the last stage on: whether a reader is itself inlined decides how often a stage is evaluated.
     repeats: dict[str, float] = {}
-    homes: dict[str, str] = {}  # of a stage read in place only: the stage in memory that it ends up in, or ""
+    homes: dict[str, str] = {}  # for a stage read in place only: the stage in memory that it ends up in, or ""
     for k in reversed(range(len(f.stages))):
         s = f.stages[k]
         sites = _sites(s.name, f.stages[k + 1 :], repeats)
@@ -53,8 +54,9 @@ def materialised(f: TeFunc, *, shared: bool = False) -> set[str]:
 
 
 def _too_long(f: TeFunc, kept: set[str], longest: int) -> set[str]:
-    """Stages to compute into memory besides, since their readers would become too long: positions that are looked up in
-    constants, as those of a Gather, are written once for each time that the stage below mentions its position.
+    """Additional stages to compute into memory, since their readers would become too long.
+
+    Positions looked up in constants, such as those of a Gather, are repeated each time the stage below uses them.
     """
     lengths: dict[str, Length] = {}
     found: set[str] = set()
@@ -83,12 +85,12 @@ def _sites(
 
 
 def _reduced_loads(e: Expr) -> dict[int, tuple]:  # pyright: ignore[reportMissingTypeArgument]
-    """Axes of the reduction that each load stands in, by id of the load."""
+    """Axes of the reduction that contains each load, by id of the load."""
     return {id(n): r.axes for r in walk(e) if isinstance(r, Reduce) for n in walk(r.body) if isinstance(n, Load)}
 
 
 def _home(s: TeStage, sites: list[tuple[AnyStage, Load, float]], homes: Mapping[str, str]) -> str:
-    """The one stage in memory that all readers of `s` end up in, all elementwise and in place; or ""."""
+    """The one stage in memory in which all readers of `s` end up, all elementwise and in place; or ""."""
     found: set[str] = set()
     for reader, load, _ in sites:
         in_place = load.index == position(reader.axes) and reader.shape == s.shape and not reduce_axes(reader.exprs[0])
@@ -103,7 +105,7 @@ def _may_inline(s: TeStage, sites: list[tuple[AnyStage, Load, float]], *, once: 
     if any(isinstance(n, Reduce) for n in nodes):
         return once or alone
     if once:
-        return True  # all readers want the same element at the same time
+        return True  # all readers need the same element at the same time
     size = max(nominal(product(s.shape)), 1)
     repeats = sum(n for _, _, n in sites) / size
     functions = sum(isinstance(n, Call) and n.fn not in ("neg", "abs", "not") for n in nodes)
@@ -118,7 +120,7 @@ def _may_inline(s: TeStage, sites: list[tuple[AnyStage, Load, float]], *, once: 
 
 
 def inline(f: TeFunc, kept: set[str]) -> TeFunc:
-    """The function with every stage outside of `kept` substituted into its readers."""
+    """The function with every stage outside of `kept` inlined into its readers."""
     bodies: dict[str, TeStage] = {}
     stages: list[AnyStage] = []
     for s in f.stages:

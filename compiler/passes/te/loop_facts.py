@@ -1,4 +1,4 @@
-"""Facts about extents that a schedule counts on: known, a multiple, or a lower bound."""
+"""Facts about extents that a schedule relies on: known, a multiple, or a lower bound."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _ANY = ("GuardWithIf", "Predicate", "PredicateLoads", "PredicateStores")  # tail
 
 @dataclass
 class AxisFacts:
-    """What loops over an axis count on.
+    """What loops over an axis rely on.
 
     Attributes:
         known: the extent itself: the loop is unrolled, or one vector.
-        tiled: stages in the loops of others that compute a known number of positions at a time: all are unrolled, or one vector.
-        cut: stages with a loop over it in steps of a known length.
+        tiled: stages inside other loops that compute a known number of positions at a time: unrolled, or one vector.
+        cut: stages with a loop over it in steps of known length.
         multiple_of: the extent is a multiple of it.
         at_least: the extent is no less.
     """
@@ -33,20 +33,20 @@ class AxisFacts:
 
 @dataclass
 class _Loop:
-    """A loop: over `step` positions of `axis` at a time, or over a part of one (of a split)."""
+    """A loop: over `step` positions of `axis` at a time, or over a part of a split."""
 
     axis: str
     step: int
-    split: int = -1  # the directive that made it, of an inner loop
+    split: int = -1  # the directive that created an inner loop
 
 
 @dataclass
 class LoopFacts:
-    """What the schedule of a function counts on.
+    """What the schedule of a function relies on.
 
     Attributes:
         axes: by name of an axis.
-        blocks: directives, by position, that split a loop in blocks of a length that may be a value of the call.
+        blocks: directives, by position, that split a loop into blocks whose length may be a call argument.
     """
 
     axes: dict[str, AxisFacts] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class LoopFacts:
 
 
 def loop_facts(f: TeFunc) -> LoopFacts:
-    """What the schedule of a function counts on of the extents of its axes, those of numbers."""
+    """What a function's schedule relies on about its axes' numeric extents."""
     return _Walk(f).found
 
 
@@ -74,7 +74,7 @@ class _Walk:
                 self.found.axes[s.axes[-1].name].known = True
         self.whole: dict[
             int, str
-        ] = {}  # axes that are cut in blocks for which other stages are computed at once, by directive
+        ] = {}  # axes split into blocks for which other stages are computed at once, by directive
         for k, d in enumerate(f.schedule):
             self._directive(k, d)
         for axis in self.whole.values():
@@ -120,7 +120,7 @@ class _Walk:
         self.loops[(*scope, str(inner))] = _Loop("", 1, k)
 
     def _holds_stages(self, stage: str, inner: str) -> bool:
-        """Whether a stage is computed for all of a loop at once, which takes memory of a known size."""
+        """Whether a stage is computed for a whole loop at once, which takes memory of known size."""
         at = {str(d.args[1]) for d in self.f.schedule if d.call == "compute_at" and d.args[0] == stage}
         orders = [
             d.args for d in self.f.schedule if (d.stage, d.call, d.update) == (stage, "reorder", 0) and inner in d.args
@@ -129,7 +129,7 @@ class _Walk:
         return not at.issubset(inside)
 
     def _counts_on(self, loop: _Loop) -> None:
-        """The length of an inner loop has to be known."""
+        """Require that the length of an inner loop is known."""
         self.found.blocks.discard(loop.split)
         self.whole.pop(loop.split, None)
 

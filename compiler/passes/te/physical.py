@@ -14,13 +14,14 @@ from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.ir.types import TensorType
 
 Order = tuple[int, ...]
-_NARROW = 8  # channels below which a border is added in the order of the input: vectors along them would be short
+_NARROW = 8  # channels below which a border is added in input order: vectors along them would be short
 
 
 def physical(f: TeFunc) -> TeFunc:
-    """The function with every permuted (not tiled) parameter and result in memory order, and row-major.
+    """The function with every permuted (not tiled) parameter and result in memory order, row-major.
 
-    Stages in between take the order of the result of their rank, so that all loops run alike. Tiled layouts stay.
+    Stages in between use the order of the result with their rank, so that all loops run in the same order. Tiled
+    layouts stay.
 
     `y[n, c, i] = x[n, c, i] + 1` with `y`, `x` in layout `acb` --> `y[n, i, c] = x[n, i, c] + 1`
     """
@@ -77,9 +78,9 @@ def _as_read(r: Reduce) -> Reduce | None:
 
 
 def _keeps_rows(s: AnyStage, order: Order, orders: dict[str, Order], f: TeFunc) -> bool:
-    """Whether a stage keeps its operand's order, as a border around an image of few channels.
+    """Whether a stage keeps its operand's order, such as a border around an image with few channels.
 
-    Not one of codes, of which channels that follow each other are multiplied in one lane: in fours, or as i16 in twos.
+    Not for codes, whose adjacent channels are multiplied in one lane: in fours, or as i16 in pairs.
     """
     narrow = s.axes[order[-1]].extent
     if (

@@ -14,13 +14,13 @@ from occ.compiler.passes.te.loop_facts import loop_facts
 
 
 def scaled(f: TeFunc, smallest: int) -> tuple[TeFunc, dict[str, int]]:
-    """The function with dims for products, and each one's factor by name.
+    """The function with dims instead of products, and each dim's factor by name.
 
     `%x: f32[12544*N, 32]` in tiles of 8 rows --> `%x: f32[8*N, 32]`, and a call passes `1568*N`
 
     Args:
         f: scheduled.
-        smallest: numbers up to this stay where they are.
+        smallest: numbers up to this are left alone.
     """
     dims = list(_all_dims(f))
     facts = loop_facts(f)

@@ -1,4 +1,4 @@
-"""The schedule of attention for a few queries, as in a step of a decoder: caches are read in place."""
+"""The schedule of attention for a few queries, as in decoding: caches are read in place."""
 
 from __future__ import annotations
 
@@ -21,27 +21,28 @@ from occ.compiler.passes.schedule.stage_facts import fixed, stages_by_role
 from occ.compiler.passes.schedule.variants.variant import copied, reading
 from occ.compiler.targets.machine import Machine
 
-Level = tuple[str, Loop]  # a stage and a loop of it, in which another stage is computed
+Level = tuple[str, Loop]  # a stage, and the loop of it in which another stage is computed
 
-_FEW = 4  # rows that are computed one at a time: packing keys and values takes as long as reading them that often
-# While a row is read, what is so many bytes beyond it is fetched into the nearest cache, and into the next one. Share of a plain
-# read of 4,096 keys, 32 heads on 8 of 64 in f32. On Zen 5, keys of a head apart from others, 0.60 without, 0.89 with 8 KB into the
-# nearest cache, 0.57 with 32 KB into the next. Zen 4 foresees those that are apart: 0.84 to 0.90 without, 0.73 with both; of size
-# 128, 0.75 to 0.81 and 0.60. Where lines are used for more multiply-adds than those, they come too late without: heads of f16 0.63
-# without, 0.66 with both, 64 on 8 in f32 0.63 and 0.66. Where all heads of a key are together, of 16,384 keys on Zen 4, 0.35 with
+_FEW = 4  # rows computed one at a time: packing keys and values takes as long as reading them this often
+# Prefetch distances in bytes (L1, L2). Throughput relative to a plain read of 4,096 keys, 32 heads on 8 of 64, f32. Zen
+# 5, head-major keys: 0.60 without, 0.89 with 8 KB (L1), 0.57 with 32 KB (L2). Zen 4 prefetches head-major keys in
+# hardware: 0.84 to 0.90 without, 0.73 with both; head size 128: 0.75 to 0.81, and 0.60. Hardware is too late if lines
+# feed more multiply-adds: f16 heads 0.63 without, 0.66 with both; 64 on 8 in f32 0.63 and 0.66. Token-major, 16,384
+# keys, Zen 4: 0.35 without for values, 0.60 without for keys, 0.72 to 0.74 with 8 KB for both, 0.75 to 0.76 as here; 8
+# heads on 8: 0.71 and 0.74.
 # nothing for the values, 0.60 with nothing for the keys, 0.72 to 0.74 with 8 KB for both, 0.75 to 0.76 so; 8 heads on 8: 0.71 and 0.74.
 _AHEAD_APART = {"keys": (8 << 10, 32 << 10), "values": (8 << 10, 32 << 10)}
 _AHEAD_TOGETHER = {"keys": (4 << 10, 16 << 10), "values": (4 << 10, 32 << 10)}
-_MUCH = 8  # multiply-adds of vectors for each line of a cache: with more, time is theirs
-_SHORT = 64  # keys of a constant number that are left to the schedule for many rows
-_LINE = 64  # bytes of a line of a cache
-_UNROLLED = 40  # vectors of what a chunk gives
-_SUMS = 16  # vectors of sums that are held in registers
-_MOST_KEYS = 4  # whose scores are made at once: with 16 for one head each, what is fetched ahead at once is too much
+_MUCH = 8  # vector multiply-adds per cache line: with more, arithmetic dominates
+_SHORT = 64  # a constant number of keys up to which the schedule for many rows is used
+_LINE = 64  # bytes of a cache line
+_UNROLLED = 40  # vectors in a chunk's result
+_SUMS = 16  # vectors of sums held in registers
+_MOST_KEYS = 4  # scores computed at once: with 16 for one head each, too much is prefetched at once
 
 
 def decode_variant(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Attention whose queries may be few: a second schedule, that of `decode_attention`, for 4 queries or less.
+    """Attention with possibly few queries: the variant `decode_attention`, for 4 queries or fewer.
 
     `out[i<N, d] = sum[i, d] / total[i]` --> `out[i<N, d] = N <= 4 ? sumfew[i, d] / totalfew[i] : sum[i, d] / total[i]`
     """
@@ -65,7 +66,7 @@ def decode_variant(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 def decode_attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Attention of a few queries: keys in chunks (flash-decoding), caches read in place and in the order of memory.
 
-    It has 4 queries or less, and 64 keys or more.
+    For 4 queries or fewer, and 64 keys or more.
     """
     found = _copies(f, machine)
     if found is None or not isinstance(found.queries, int) or (isinstance(found.keys, int) and found.keys < _SHORT):
@@ -79,10 +80,10 @@ class _Copies:
     """The stages of attention for a few queries.
 
     Attributes:
-        queries, keys: how many there are.
-        names: of the stages that have copies.
+        queries, keys: how many of each.
+        names: names of the stages that have copies.
         stages: the copies.
-        out, again: the last stage, and as it reads the copies.
+        out, again: the last stage, and its form that reads the copies.
         schedule: of the copies and of `again`.
     """
 
@@ -98,7 +99,7 @@ class _Copies:
 def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
     """Copies of the stages for a few queries.
 
-    None if it is no attention, always has more, or they have no chunks.
+    None if this is not attention, always has more queries, or its keys cannot be chunked.
     """
     parts = stages_by_role(f, ATTENTION)
     if parts is None:
@@ -112,7 +113,7 @@ def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
     heads = parts["scores"].axes[-3].extent
     together = heads_interleaved(caches) and isinstance(
         heads, int
-    )  # tiles of all the heads of a key are of a constant size
+    )  # tiles over all heads of a key have a constant size
     try:
         made = in_chunks([copied(s, names) for s in mine], machine.lanes(32), TOGETHER if together else APART)
     except NotInChunks:
@@ -125,7 +126,7 @@ def _copies(f: TeFunc, machine: Machine) -> _Copies | None:
 
 
 def _needed(f: TeFunc, out: TeStage) -> list[TeStage]:
-    """The stages that the last one reads, but for those that only say where keys and values are."""
+    """The stages that the last one reads, except those that only locate keys and values."""
     named = {s.name: s for s in f.stages if isinstance(s, TeStage)}
     found: set[str] = set()
     todo = [out]
@@ -143,7 +144,7 @@ def _divisors(n: int) -> list[int]:
 
 
 class _Decode:
-    """The schedule of the copies: scores, their softmax and the product of a chunk of keys, then of the next."""
+    """The schedule of the copies: scores, softmax and product of one chunk of keys, then of the next."""
 
     def __init__(
         self, f: TeFunc, made: ChunkStages, machine: Machine, caches: dict[str, Cache], together: bool
@@ -154,7 +155,7 @@ class _Decode:
         self.caches, self.together = caches, together
         self.lanes = machine.lanes(32)
         self.group = self._group()
-        # Of a row of values: what divides it, so that tiles of registers never reach beyond it.
+        # A divisor of a row of values, so that register tiles never reach past its end.
         size = fixed(parts["sum"].axes[-1])
         self.width = gcd(size, self.lanes)
         self.heads, vectors = self._tile_of_values(size // self.width)
@@ -163,13 +164,13 @@ class _Decode:
     def _tile_of_values(self, row: int) -> tuple[int, int]:
         """Heads that share values, and vectors of a row, in one register tile: enough sums to hide latency.
 
-        Rows are read whole where that can be, as they are in memory, if need be for some heads and then for others.
+        Rows are read whole if possible, in memory order; if necessary, for some heads at a time.
         """
         tiles = [(h, v) for h in _divisors(self.group) for v in _divisors(row) if h * v <= _SUMS]
         return max(tiles, key=lambda tile: (tile[0] * tile[1] >= _SUMS // 2, tile[1], tile[0]))
 
     def _group(self) -> int:
-        """Heads of queries that share one of keys: what `repeat_heads` divides their number by."""
+        """Heads of queries per head of keys: the divisor in `repeat_heads`."""
         for s in self.f.stages:
             if isinstance(s, TeStage) and s.role == HEADS:
                 divisors = [n.rhs for n in walk(s.expr) if isinstance(n, Binary) and n.op == "floordiv"]
@@ -184,7 +185,7 @@ class _Decode:
         return [*made, *self._scores(head, block), *self._softmax(chunk), *parts.directives, *self._sums(chunk)]
 
     def _queries(self) -> list[Directive]:
-        """Rows of all heads in order, at distances that are known: each would take a register of addresses else."""
+        """Rows of all heads in order, at known distances; otherwise each would take an address register."""
         query = StageSchedule(self.parts["query"])
         *outer, head, row, size = query.axes
         order = query.reorder_storage(size, head, row, *reversed(outer)).directives
@@ -199,12 +200,12 @@ class _Decode:
         return s.vectorize(s.axes[-1], width, row_tail(extent, width)).directives
 
     def _logits(self, at: Level) -> tuple[list[Directive], Loop, Loop]:
-        """The logits of a chunk, and their loops over heads and over vectors of keys."""
+        """The logits of a chunk, with their loops over heads and over vectors of keys."""
         p = StageSchedule(self.parts["logits"]).compute_at(*at)
         chunk, *outer, head, row, key = p.axes
         block, lane = p.split(key, self.lanes)
         loops = [head, block]
-        if not self.together:  # the keys of a head follow each other: a chunk of them is read for all that share it
+        if not self.together:  # the keys of a head are contiguous: a chunk of them is read for all heads that share it
             shared, head = p.split(head, self.group, into="pg")
             loops = [head, block, shared]
         p.reorder(lane, *loops, row, *reversed(outer), chunk).vectorize(lane)
@@ -234,10 +235,10 @@ class _Decode:
         return [*whole.directives, *self._tile_of_scores(self.made.dot, self.made.tile, at, (keys, heads))]
 
     def _tile_of_keys(self, scores: TeStage) -> tuple[int, int]:
-        """Keys and heads whose scores are made at once. Their sums are held in registers.
+        """Keys and heads whose scores are computed at once, with their sums in registers.
 
-        Where all heads of a key are together, they are read in order, key by key: queries are read again for each,
-        and still that is better for 1, 4 and 8 heads on each of keys, in f32 and f16, on AVX2 and AVX-512.
+        Token-major keys are read in order, key by key. Queries are read again for each key, and that is still faster
+        with 1, 4 and 8 heads per head of keys, in f32 and f16, on AVX2 and AVX-512.
         """
         sums = self.machine.accumulators
         if self.together:
@@ -247,7 +248,7 @@ class _Decode:
         return next(fits, 1), self.group
 
     def _tile_of_scores(self, dot: TeStage, tile: TeStage, at: Level, size: tuple[int, int]) -> list[Directive]:
-        """Scores of some keys and heads: sums in vector lanes, which are added pair by pair."""
+        """Scores of some keys and heads: sums in vector lanes, added pairwise."""
         start, update = StageSchedule(tile), StageSchedule(tile, update=1)
         (*outer, head, row, key), (lane,), (keys, heads) = start.axes, update.reduced, size
         start.compute_at(*at).bound_extent(key, keys).bound_extent(head, heads)
@@ -264,7 +265,7 @@ class _Decode:
         return [*made, *update.directives, *self._ahead("keys", dot)]
 
     def _softmax(self, at: Level) -> list[Directive]:
-        """Schedules the softmax of a chunk, and its combination over chunks."""
+        """Schedules the softmax of a chunk, and the combination of chunks."""
         top, total, e = (self.parts[x] for x in ("top", "total", "exp"))
         p = StageSchedule(e).compute_at(*at)
         made = p.vectorize(p.axes[-1], self.lanes).directives + self._lane_by_lane(self.made.top_part, at)
@@ -296,21 +297,21 @@ class _Decode:
         return [*start.vectorize(lane).directives, *update.directives]
 
     def _parts(self, p: StageSchedule) -> Loop:
-        """Schedules what chunks give.
+        """Schedules the results of chunks.
 
-        Returns the loop of tasks, in which all of one is computed: a chunk of all heads, or of those that share a head
+        Returns the task loop, each iteration of which computes one chunk: of all heads, or of those that share a head
         of keys.
         """
         chunk, *outer, head, row, last = p.axes
         task, size = chunk, fixed(self.made.parts.axes[-1])
         vectors, lane = p.split(last, self.width)
-        if not self.together:  # the chunks of a head follow each other: what is fetched beyond one belongs to the next
+        if not self.together:  # a head's chunks are contiguous: a prefetch past the end of one is for the next
             shared, group = p.split(head, self.group, into="pg")
             p.reorder(lane, vectors, row, group, chunk, shared, *reversed(outer))
             for loop in (shared, *reversed(outer)):
                 task = p.fuse(task, loop, f"{task}t")
         p.vectorize(lane).parallel(task)
-        if size <= _UNROLLED * self.width:  # each vector is of one kind then
+        if size <= _UNROLLED * self.width:  # then each vector is of one kind
             p.unroll(vectors)
         return task
 
@@ -321,7 +322,7 @@ class _Decode:
         return [*whole, *sums, *self._tile(near, (some.name, tiles)), *self._ahead("values", near)]
 
     def _ahead(self, role: str, reader: TeStage) -> list[Directive]:
-        """The rows of keys or values that come next, fetched while a stage reads those of a head."""
+        """The next rows of keys or values, prefetched while a stage reads those of a head."""
         cache = self.caches.get(role)
         if cache is None or self._foreseen(cache):
             return []
@@ -329,17 +330,17 @@ class _Decode:
         return StageSchedule(reader).fetch_beyond(cache.param.name, near, far).directives
 
     def _foreseen(self, cache: Cache) -> bool:
-        """Whether the hardware prefetcher fetches rows as fast as they are used."""
+        """Whether the hardware prefetcher keeps up with the reads."""
         return self.machine.hw_prefetches_rows and not self.together and self._work(cache) < _MUCH
 
     def _work(self, cache: Cache) -> int:
-        """Multiply-adds of vectors for each line of a cache."""
+        """Vector multiply-adds per cache line."""
         return self.group * _LINE // cache.param.type.dtype.itemsize // self.lanes
 
     def _added(self, stage: TeStage, start: StageSchedule) -> tuple[list[Directive], Loop]:
-        """Sums of sums: in order into memory, each a vector at a time.
+        """Sums of sums: into memory in order, a vector at a time.
 
-        And the loop over tiles of a row.
+        Also returns the loop over tiles of a row.
         """
         update = StageSchedule(stage, update=1)
         (*outer, head, row, d), (x,) = update.axes, update.reduced

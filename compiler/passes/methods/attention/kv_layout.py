@@ -1,4 +1,4 @@
-"""The memory layout of keys and values: head by head, or all heads of a key together."""
+"""The memory layout of keys and values: head-major, or token-major (all heads of a key contiguous)."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ class Cache:
 
     Attributes:
         param: the parameter.
-        together: whether all heads of a key are together in memory, as in a cache that grows, and not all keys of a head.
+        together: whether all heads of a key are contiguous (token-major, as in a growing cache), not all keys of a
+        head.
     """
 
     param: Param
@@ -23,9 +24,9 @@ class Cache:
 
 
 def caches_of(f: TeFunc, parts: dict[str, TeStage]) -> dict[str, Cache]:
-    """Where keys and values of several heads are, by role; empty where one of them is no parameter.
+    """Where keys and values of several heads are, by role; empty if one of them is not a parameter.
 
-    Found from the stages that gather keys and values, whose last axes are heads and then, in their order, keys.
+    Found from the stages that gather keys and values, whose last axes are heads and then keys, in their order.
     """
     found: dict[str, Cache] = {}
     for role, key in (("keys", -1), ("values", -2)):
@@ -42,7 +43,7 @@ def caches_of(f: TeFunc, parts: dict[str, TeStage]) -> dict[str, Cache]:
 
 
 def heads_interleaved(caches: dict[str, Cache]) -> bool:
-    """Whether all heads of a key are together in keys and in values."""
+    """Whether all heads of a key are contiguous, in keys and in values."""
     return bool(caches) and all(c.together for c in caches.values())
 
 
@@ -62,6 +63,6 @@ def _read(f: TeFunc, s: TeStage) -> Load | None:
 
 
 def _place(read: Load, axis: Axis) -> int:
-    """The axis of memory along which one of a stage goes; -1 if there is none."""
+    """The memory axis along which a stage's axis runs; -1 if there is none."""
     places = [k for k, i in enumerate(read.index) if any(isinstance(n, Index) and n.name == axis.name for n in walk(i))]
     return places[0] if places else -1

@@ -16,15 +16,15 @@ from occ.compiler.passes.schedule.loops import row_tail, tile_size
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, extent_of, facts_of, stages_by_role
 from occ.compiler.targets.machine import Machine
 
-_MOST_TILES = 5  # of a block
-_STEPS = 4  # of a sum, in order in a loop; eight take 2 to 4 % longer
-_BLOCK_BYTES = 96 * 1024  # of the scores of a block of rows; their exponentials take as much again
+_MOST_TILES = 5  # rows of a block
+_STEPS = 4  # terms of a sum unrolled in a loop; eight take 2 to 4 % longer
+_BLOCK_BYTES = 96 * 1024  # bytes of scores for a block of rows; their exponentials take the same again
 
 
 def clamp_attention(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """Clamps what tiles of attention read past the end of an axis of symbolic extent.
+    """Clamps what attention tiles read past the end of an axis of symbolic extent.
 
-    What is computed of it is not kept.
+    The results computed from it are discarded.
     """
     parts = stages_by_role(f, ATTENTION)
     if parts is None:
@@ -71,9 +71,9 @@ def attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _tiles(extent: Dim, rows: int, most: int) -> int:
-    """Tiles of a block: balances wasted computation beyond the extent with reading keys again.
+    """Tiles per block: balances wasted work past the extent against rereading keys.
 
-    Every block reads the keys again, which costs about as much as an eighth of a tile. A block is never longer than the
+    Every block rereads the keys, which costs about as much as an eighth of a tile. A block is never longer than the
     extent.
     """
     if not isinstance(extent, int):
@@ -106,7 +106,7 @@ class _Attention:
         return made
 
     def _result(self, out: StageSchedule) -> tuple[Loop, Loop]:
-        """Schedules the result; returns the loops over its tiles and over its blocks."""
+        """Schedules the result; returns the loops over its tiles and blocks."""
         i, d, batch = out.loop(self.row), out.loop(self.column), [out.loop(h) for h in self.batch]
         block, rows = out.split(i, self.block, row_tail(self.queries, self.block), "br")
         columns, inner = self._split(out, d, self.depth)
@@ -128,7 +128,7 @@ class _Attention:
         return 2 * lanes if extent >= 2 * lanes else lanes
 
     def _split(self, s: StageSchedule, axis: Loop, extent: Dim) -> tuple[Loop, list[Loop]]:
-        """Split an axis in tiles of vectors; returns the loop over tiles, and those in one, the innermost first."""
+        """Split an axis into tiles of vectors; returns the loop over tiles, and those inside one, innermost first."""
         width = self._width(extent)
         lanes = min(width, self.lanes)
         tiles, within = s.split(axis, width, row_tail(extent, width))
@@ -138,7 +138,7 @@ class _Attention:
         return tiles, [lane, vectors]
 
     def _packs(self) -> list[Directive]:
-        """Keys transposed and values gathered, once for every head."""
+        """Keys transposed and values gathered, once per head."""
         made: list[Directive] = []
         for role in ("keys", "values"):
             s = self.parts[role]
@@ -155,17 +155,17 @@ class _Attention:
         return made
 
     def _query(self, block: Loop) -> list[Directive]:
-        """The queries of a block with their factor."""
+        """The queries of a block, scaled."""
         return self._vectors(self.parts["query"], block).directives
 
     def _vectors(self, stage: AnyStage, block: Loop) -> StageSchedule:
-        """A stage of a block in vectors."""
+        """Vectorises a stage of a block."""
         extent, s = stage.axes[-1].extent, StageSchedule(stage)
         width = min(self._width(extent), self.lanes)
         return s.compute_at(self.out.name, block).vectorize(s.axes[-1], width, row_tail(extent, width))
 
     def _logits(self, block: Loop) -> tuple[list[Directive], Loop]:
-        """The logits of a block, and the loop over their tiles."""
+        """The logits of a block; returns the loop over their tiles."""
         p = StageSchedule(self.parts["logits"]).compute_at(self.out.name, block)
         i, j = p.axes[-2:]
         columns, inner = self._split(p, j, self.keys)
@@ -182,7 +182,7 @@ class _Attention:
             if not isinstance(s, TeStage) or s.role not in (ATTENTION["top"], PEAK, ATTENTION["total"]):
                 continue
             p = StageSchedule(s).compute_at(self.out.name, block)
-            if len(s.axes) > len(whole[s.role].axes):  # a part of it that has an axis of lanes, see `in_lanes`
+            if len(s.axes) > len(whole[s.role].axes):  # a partial reduction with an axis of lanes, see `in_lanes`
                 u = StageSchedule(s, update=1)
                 (*_, row, lane), chunk = p.axes, u.reduced[-1]
                 p.vectorize(lane, self.lanes)

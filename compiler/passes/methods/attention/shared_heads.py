@@ -1,4 +1,4 @@
-"""Grouped-query attention: heads of keys and values that serve several heads of queries."""
+"""Grouped-query attention: heads of keys and values shared by several heads of queries."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ _READ = (
     "repeat_heads",
     "first_keys",
     "cache_values",
-)  # what kernels of attention compute where they read keys and values
+)  # what attention kernels compute while reading keys and values
 _MOST_MAPS = 8  # elementwise ops between the scores and their softmax
 
 
 def ungroup(result: Op, rw: Rewriter) -> None:
-    """Make attention of queries whose heads are rows of a group that of repeated keys and values.
+    """Turn attention on query heads merged into rows of a group into attention on repeated keys and values.
 
     `%p = softmax(..(Reshape(MatMul(Reshape(%q), %k))))  %y = Reshape(MatMul(Reshape(%p), %v))` -->
     `%p = softmax(..(MatMul(%q, repeat_heads(%k))))  %y = MatMul(%p, repeat_heads(%v))`
@@ -40,7 +40,7 @@ def ungroup(result: Op, rw: Rewriter) -> None:
 
 
 def _grouped(result: Op) -> tuple[Value, Value] | None:
-    """The operands of the product that `Reshape(MatMul(Reshape(x), y))` stands for, heads of `x` in groups; or None."""
+    """The operands of the product that `Reshape(MatMul(Reshape(x), y))` computes, heads of `x` in groups; or None."""
     made = result.operands[0].defining_op if result.name == "Reshape" and result.operands[0] is not None else None
     if made is None or made.name != "MatMul" or len(made.result.uses) != 1:
         return None
@@ -82,7 +82,7 @@ def _replace(result: Op, rw: Rewriter) -> None:
 
 
 def served(v: Value, b: GraphBuilder) -> tuple[list[Op], Value]:
-    """Keys or values, and the ops through which a kernel of attention reads them where they are."""
+    """Keys or values, and the ops through which an attention kernel reads them in place."""
     found = x = _repeating(v, b)
     ops: list[Op] = []
     inside = 0
@@ -96,10 +96,10 @@ def served(v: Value, b: GraphBuilder) -> tuple[list[Op], Value]:
 
 
 def _repeating(v: Value, b: GraphBuilder) -> Value:
-    """Keys or values, each head of which serves several heads of queries, by `repeat_heads`.
+    """Keys or values, each head of which serves several query heads, by `repeat_heads`.
 
-    Exporters repeat heads in memory: `[N,G,T,D]`, Unsqueeze, Expand to `[N,G,g,T,D]`, Reshape to `[N,G*g,T,D]`; before
-    or after leading axes may be merged, and after it the last two exchanged.
+    Exporters repeat heads in memory: `[N,G,T,D]`, Unsqueeze, Expand to `[N,G,g,T,D]`, Reshape to `[N,G*g,T,D]`; leading
+    axes may be merged before or after, and the last two swapped after it.
     """
     x, turned = v, False
     while (maker := x.defining_op) is not None and len(x.uses) == 1 and (source := maker.operands[0]) is not None:
@@ -115,7 +115,7 @@ def _repeating(v: Value, b: GraphBuilder) -> Value:
 
 
 def _repeated(v: Value, source: Value, wide: Value, b: GraphBuilder, *, turned: bool) -> Value:
-    """`v`, which is the Expand `wide` of `source` with leading axes merged, and perhaps the last two exchanged."""
+    """`v`, which is the Expand `wide` of `source` with leading axes merged, and possibly the last two swapped."""
     maker, dims = source.defining_op, wide.tensor.dims
     if maker is None or maker.name not in ("Unsqueeze", "Reshape") or len(dims) != 5 or v.tensor.rank != 4:
         return v

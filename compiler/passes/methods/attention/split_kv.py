@@ -1,7 +1,7 @@
-"""Attention with keys and values split into chunks (flash-decoding): each has a softmax of its own.
+"""Attention with keys and values split into chunks (flash-decoding), each with its own softmax.
 
-Keys and values of a chunk are read in order, and its scores stay in cache. As whole rows, which are as long as a
-cache has keys, scores would be a page or more apart, and each store would wait for memory.
+Keys and values of a chunk are read in order, and its scores stay in cache. With whole rows, as long as the cache,
+scores would be a page or more apart, and each store would wait for memory.
 """
 
 from __future__ import annotations
@@ -16,43 +16,44 @@ from occ.compiler.ir.te.functions import decay
 from occ.compiler.ir.te.roles import ATTENTION, KEYS_OF_CHUNK, PEAK
 from occ.compiler.ir.te.walks import replace_indices, transform
 
-_STEP = 16  # keys in a chunk are a multiple of this, or of those whose values are added up in registers
-FOUR = 4  # lanes whose maximum is taken one by one
+_STEP = 16  # keys per chunk are a multiple of this, or of the number whose values are added in registers
+FOUR = 4  # lanes up to which a maximum is taken one by one
 
 
 class NotInChunks(Exception):
-    """A stage reads another in a way that has no chunks."""
+    """A stage reads another in a way that cannot be chunked."""
 
 
 @dataclass(frozen=True)
 class Chunks:
-    """How keys are cut. Each chunk costs some microseconds, and what it gives goes through memory.
+    """How keys are split. Each chunk costs some microseconds, and its result goes through memory.
 
     Attributes:
-        most: keys of a chunk at most.
-        near: keys whose values are added up in registers, head after head.
+        most: maximum number of keys in a chunk.
+        near: keys whose values are added in registers, head after head.
     """
 
     most: int
     near: int
 
 
-# Share of a plain read of 16,384 keys, 32 heads on 8 of 64, one thread of Zen 5: keys of a head apart from others, f32 with 256,
-# 512 and 1,024 keys 0.71, 0.78, 0.81, with 32 near keys 0.84; all heads of a key together 0.62, 0.67, 0.69. There chunks alone
-# are shared by threads, and rows of near keys are read side by side, which processors foresee: with all keys of a head at once
-# every row would be a jump over the other heads, and 16 are slower than 8.
+# Throughput relative to a plain read of 16,384 keys, 32 heads on 8 of 64, one thread of Zen 5: head-major f32 with 256,
+# 512 and 1,024 keys 0.71, 0.78, 0.81, with 32 near keys 0.84; token-major 0.62, 0.67, 0.69. There threads share only
+# chunks, and rows of near keys are read side by side, which hardware prefetchers recognise: with all keys of a head at
+# once every row would skip the other heads, and 16 are slower than 8.
 APART, TOGETHER = Chunks(1024, 32), Chunks(512, 8)
 
 
 @dataclass(frozen=True)
 class _Keys:
-    """The axis of keys of one stage in chunks of equal size.
+    """One stage's key axis, split into chunks of equal size.
 
-    There is always one chunk more than it takes, so that threads share also a short cache, and none is longer than the most.
+    There is always one chunk more than needed, so that threads can share a short cache too, and none exceeds the
+    maximum.
 
     Attributes:
-        extent: how many keys there are.
-        chunk, within: the axes in its place.
+        extent: the number of keys.
+        chunk, within: the axes that replace it.
     """
 
     extent: Dim
@@ -68,7 +69,7 @@ class _Keys:
 
     @property
     def index(self) -> Expr:
-        """Which key it is; beyond the last in the last chunks."""
+        """The key's index; past the last one in the last chunks."""
         return Index(self.chunk.name) * wrap(self.within.extent) + Index(self.within.name)
 
     @property
@@ -78,26 +79,26 @@ class _Keys:
 
     @property
     def is_whole(self) -> bool:
-        """Whether all places are those of keys."""
+        """Whether all positions are valid keys."""
         return self.extent == self.chunk.extent * self.within.extent
 
     @property
     def exists(self) -> Expr:
-        """Whether there is a key at a place."""
+        """Whether a position is a valid key."""
         return binary("lt", self.index, wrap(self.extent))
 
 
 @dataclass(frozen=True)
 class ChunkStages:
-    """The stages of attention with the keys in chunks.
+    """The stages of attention with chunked keys.
 
     Attributes:
         stages: all of them, in order of computation.
-        dot, tile: sums in lanes and tiles of scores; None where the depth is no multiple of a vector.
-        top_part, halves, most: the maximum of a chunk, in lanes, in ever fewer lanes, and as one number.
+        dot, tile: sums in lanes and tiles of scores; None if the depth is not a multiple of a vector.
+        top_part, halves, most: a chunk's maximum, in lanes, in ever fewer lanes, and as one number.
         total_part: the total of a chunk in lanes.
-        near, some, parts: sums of values of near keys, of a chunk, and what a chunk gives.
-        weight, total_lanes: the weights of chunks, and the total of all in lanes.
+        near, some, parts: sums of values over near keys, over a chunk, and the chunk's results.
+        weight, total_lanes: the weights of chunks, and the overall total in lanes.
     """
 
     stages: list[TeStage]
@@ -115,17 +116,17 @@ class ChunkStages:
 
 
 def in_chunks(stages: list[TeStage], lanes: int, how: Chunks) -> ChunkStages:
-    """Stages of attention with the keys in chunks.
+    """Stages of attention with chunked keys.
 
-    `scores[h, i, k]` --> `scores[c, h, i, q]` for key `c*size + q`, as all elementwise stages up to the exponentials, which are
-    those of differences to the maximum of the chunk; logits beyond the last key are the lowest value, so their exponentials
-    are 0. What a chunk gives are sums of values, the total and the maximum, in order in `parts`; the whole is
-    their sum with the weights `decay(maximum - top)`.
+    `scores[h, i, k]` --> `scores[c, h, i, q]` for key `c*size + q`, and so for all elementwise stages up to the
+    exponentials, which are relative to the chunk's maximum. Logits past the last key are the lowest value, so their
+    exponentials are 0. A chunk's results are sums of values, the total and the maximum, in order in `parts`; the final
+    result is their sum with the weights `decay(maximum - top)`.
 
     Args:
-        stages: of attention; the last ones of the roles `top`, `exp`, `total` and `sum` are the whole.
+        stages: of attention; the last ones with the roles `top`, `exp`, `total` and `sum` compute the whole.
         lanes: of a vector.
-        how: keys are cut.
+        how: how keys are split.
 
     Raises:
         NotInChunks: a stage reads another one in another way.
@@ -153,14 +154,14 @@ def in_chunks(stages: list[TeStage], lanes: int, how: Chunks) -> ChunkStages:
 
 
 def _has_keys(s: TeStage, e: TeStage) -> bool:
-    """Whether the last axis of a stage is the keys' and the others are its rows."""
+    """Whether the last axis of a stage is the keys and the others are its rows."""
     return [a.extent for a in s.axes] == [a.extent for a in e.axes]
 
 
 def _read(e: Expr, chunked: set[str], axis: str, keys: _Keys, at: Expr) -> Expr:
-    """An expression of a key as one of its place in a chunk.
+    """An expression of a key in terms of its chunk and position.
 
-    Other stages in chunks are read at the same place.
+    Other chunked stages are read at the same position.
     """
 
     def change(n: Expr) -> Expr | None:
@@ -174,7 +175,7 @@ def _read(e: Expr, chunked: set[str], axis: str, keys: _Keys, at: Expr) -> Expr:
 
 
 def _chunk(s: TeStage, chunked: set[str], lanes: int, how: Chunks) -> list[TeStage]:
-    """A stage whose last axis is that of keys."""
+    """A stage whose last axis is the keys."""
     *outer, last = s.axes
     keys = _Keys.of(last, how)
     made = replace(
@@ -188,7 +189,7 @@ def _chunk(s: TeStage, chunked: set[str], lanes: int, how: Chunks) -> list[TeSta
 
 
 def _in_tiles(s: TeStage, lanes: int) -> list[TeStage]:
-    """Scores as sums in the lanes of a vector, of which a tile of scores is made at once.
+    """Scores as sums in vector lanes, a tile of scores at once.
 
     `scores[i, k] = sum[r<64](f(r))` --> `dot[i, k, l<16] = sum[q<4](f(16*q + l))`, `tile[i, k] = sum[m<16](dot[i, k, m])`,
     `scores[i, k] = tile[i, k]`
@@ -210,9 +211,7 @@ def _in_tiles(s: TeStage, lanes: int) -> list[TeStage]:
 
 
 def _of_the_chunk(e: TeStage, role: dict[str, TeStage], how: Chunks) -> TeStage:
-    """Exponentials relative to the chunk's maximum instead of the maximum of all keys.
-
-    0 where that is infinite.
+    """Exponentials relative to the chunk's maximum instead of the overall maximum.
 
     0 where that is infinite.
     """
@@ -235,9 +234,9 @@ class _Whole:
 
     Attributes:
         role: the stages of attention, by role.
-        chunked: names of those that are in chunks.
+        chunked: names of the chunked stages.
         lanes: of a vector.
-        how: keys are cut.
+        how: how keys are split.
     """
 
     role: dict[str, TeStage]
@@ -246,7 +245,7 @@ class _Whole:
     how: Chunks
 
     def of(self, s: TeStage) -> list[TeStage]:
-        """The stages instead of a maximum, a total or the product with the values."""
+        """The stages that replace a maximum, a total or the product with the values."""
         if s.role == ATTENTION["top"]:
             return self._most(s)
         if s.role == ATTENTION["total"]:
@@ -282,8 +281,9 @@ class _Whole:
         return Load(s.name, (*position(axes), last), s.dtype)
 
     def _product(self, s: TeStage) -> list[TeStage]:
-        """`sum[i] = sum[k](f(k))` --> `near[c, b, i] = sum[q<8](f(size*c + 8*b + q))`, `some[c, i] = sum[b](near[c, b, i])`, which
-        are in registers and in cache, `parts[c, i]`, and the whole.
+        """`sum[i] = sum[k](f(k))` --> `near[c, b, i] = sum[q<8](f(size*c + 8*b + q))`, `some[c, i] = sum[b](near[c, b, i])`,
+        in registers and in cache, `parts[c, i]`, and the whole.
+
         """
         assert isinstance(s.expr, Reduce)
         (r,), at = s.expr.axes, position(s.axes)
@@ -292,9 +292,7 @@ class _Whole:
         block, each = Axis(f"{r.name}b", near_keys), Axis(f"{r.name}e", near_keys)
         single = Axis(f"{r.name}s", self.how.near)
         body = _read(s.expr.body, self.chunked, r.name, keys, keys.clamped)
-        if (
-            not keys.is_whole
-        ):  # the last value stands for those that are not there, and 0 times it is NaN where it is infinite
+        if not keys.is_whole:  # the last value stands in for missing ones, and 0 times it is NaN if it is infinite
             assert isinstance(body, Binary), "exponentials by values"
             body = body.lhs * where(keys.exists, body.rhs, 0.0)
         body = replace_indices(body, {keys.within.name: _at(block, self.how.near, single)})

@@ -19,8 +19,8 @@ from occ.compiler.passes.fuse.outline import outline
 from occ.compiler.passes.methods.attention.shared_heads import served, ungroup
 
 KIND = "attention"
-_KEYS_OF_ONE = 64  # keys from which on attention of a single query is worth a kernel
-_MOVES = ("Transpose", "repeat_heads", "Unsqueeze", "Expand", "Reshape")  # the same elements elsewhere
+_KEYS_OF_ONE = 64  # minimum number of keys for which attention of a single query is worth a kernel
+_MOVES = ("Transpose", "repeat_heads", "Unsqueeze", "Expand", "Reshape")  # ops that only move elements
 _MOST_MAPS = 8  # elementwise ops between the scores and their softmax
 
 
@@ -28,10 +28,10 @@ _MOST_MAPS = 8  # elementwise ops between the scores and their softmax
 class UseAttention(Pass):
     """Groups MatMul, elementwise ops, Softmax, MatMul into one `fuse` region with the ops `attend_scores` and `attend`.
 
-    A kernel then takes some rows of one head at a time, and their scores stay in cache. Constant factors of the queries
-    and keys become the `scale` of the scores, and heads of keys and values that serve several of queries are read where
-    they are. A single query of few keys stays as it is: it is bound by memory. Values in f16 are widened where they are
-    read: the scores are rounded to f16, as the MatMul rounds them, and their softmax is not.
+    A kernel then processes some rows of one head at a time, and their scores stay in cache. Constant factors of the
+    queries and keys become the `scale` of the scores, and grouped-query heads are read in place. A single query with
+    few keys is left alone: it is bound by memory. f16 values are widened as they are read: the scores are rounded to
+    f16, as MatMul rounds them, and their softmax is not.
 
     `%s = MatMul(%q, %k)  %p = Softmax(%s)  %y = MatMul(%p, %v)` -->
     `%y = fuse(%q, %k, %v) {kind="attention"} do (..) { %s = attend_scores(..)  %r = attend(%s, ..)  yield %r }`
@@ -64,8 +64,8 @@ class _Match:
     Attributes:
         scores, product: the two MatMuls.
         maps: elementwise ops between, in order.
-        behind: softmax and what belongs to it, the last one first.
-        rows: what rows without a softmax give.
+        behind: softmax and its ops, last first.
+        rows: the value of rows without a softmax.
     """
 
     scores: Op
@@ -99,14 +99,14 @@ def _match(product: Op) -> _Match | None:
 
 
 def _matrices(a: Value, b: Value) -> bool:
-    """Whether both are stacks of matrices in f32 or in f16, of the same number, with nothing to broadcast."""
+    """Whether both are stacks of matrices in f32 or f16, equally many, with nothing to broadcast."""
     if any(v.tensor.shape is None or v.tensor.rank < 2 or v.tensor.dtype not in (F32, F16) for v in (a, b)):
         return False
     return a.tensor.dims[:-2] == b.tensor.dims[:-2]
 
 
 def _softmax(p: Value) -> list[Op] | None:
-    """The ops that make `p` from the scores, the last one first, if nothing else reads what they give."""
+    """The ops that compute `p` from the scores, last first, if their results have no other readers."""
     maker = p.defining_op
     if maker is None or len(p.uses) != 1:
         return None
@@ -135,7 +135,7 @@ def _is_softmax(op: Op) -> bool:
 def _chain(x: Value, most: int) -> list[Op] | None:
     """The MatMul that `x` comes from and the elementwise ops after it, in order.
 
-    Each is read by the next one alone.
+    Each is read only by the next one.
     """
     maker = x.defining_op
     if maker is None or len(x.uses) != 1:
@@ -154,7 +154,7 @@ def _chain(x: Value, most: int) -> list[Op] | None:
 def _unscaled(v: Value, rw: Rewriter) -> tuple[Value, float]:
     """A value without its constant factor, and that factor.
 
-    Also where heads are repeated or axes exchanged after the multiplication.
+    Also if heads are repeated or axes swapped after the multiplication.
     """
     x, moved = v, None
     while (maker := x.defining_op) is not None and len(x.uses) == 1 and maker.name in _MOVES and maker.operands[0]:

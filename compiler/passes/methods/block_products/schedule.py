@@ -22,22 +22,23 @@ from occ.compiler.passes.schedule.rules.fallback import FALLBACK
 from occ.compiler.passes.schedule.stage_facts import fixed
 from occ.compiler.targets.machine import Machine
 
-# Rows of a tile: the least that hold all rows of a run are taken. 16 are not faster than 8, and 5 % slower with 3 digits (Zen 5).
+# Tile heights: the smallest that holds all rows of a run is used. 16 are not faster than 8, and 5 % slower with 3
+# digits (Zen 5).
 _TILES = (1, 2, 4, 8)
-_COPIED = 1 << 16  # bytes of activations from which they are packed by several threads
+_COPIED = 1 << 16  # bytes of activations from which several threads pack them
 
 
 def block_product(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Products of block-quantised weights: a panel of columns by a tile of rows in registers, block after block.
 
-    Tiles of rows are computed whole, so where their number is symbolic there are several sizes of a tile, and the sizes of a run decide:
-    `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 1 ? acc1[i, j] : N <= 2 ? acc2[i//2, i%2, j] : ..`
+    Tiles of rows are computed whole, so a symbolic row count gets several tile heights, chosen at run time: `out[i<N,
+    j] = acc[i, j]` --> `out[i<N, j] = N <= 1 ? acc1[i, j] : N <= 2 ? acc2[i//2, i%2, j] : ..`
     """
     few, many = by_rows(f)
     parts = None if few is None else block_product_stages(few)
     if parts is None and many is None:
         return Declined("it is no `block_matmul`")
-    if not machine.has_horizontal_add:  # in vectors Halide 21 fails an assertion of LLVM, or computes something else
+    if not machine.has_horizontal_add:  # with vectors, Halide 21 fails an LLVM assertion or computes wrong results
         return by_rules((FALLBACK,), f, machine, Log())
     variants: list[_Variant | UnpackedProduct] = []
     tests: list[AtMost] = []
@@ -53,7 +54,7 @@ def block_product(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _with_variants(f: TeFunc, variants: Sequence[_Variant | UnpackedProduct], tests: Sequence[AtMost]) -> TeFunc:
-    """The function that does as the first of the variants whose test holds, the last of which has none."""
+    """The function that uses the first variant whose test holds; the last one has no test."""
     *cases, last = variants
     expr = last.expr
     for case, test in reversed(list(zip(cases, tests, strict=True))):
@@ -70,7 +71,7 @@ def _with_variants(f: TeFunc, variants: Sequence[_Variant | UnpackedProduct], te
 
 
 def _tiles(rows: Dim, machine: Machine) -> list[int]:
-    """Sizes of tiles, the least first."""
+    """Tile heights, smallest first."""
     most = _TILES[-1] if machine.registers >= 32 else 4
     if isinstance(rows, int):
         count = -(-rows // most)
@@ -80,7 +81,7 @@ def _tiles(rows: Dim, machine: Machine) -> list[int]:
 
 
 def _tests(rows: Dim, tiles: Sequence[int]) -> dict[int, AtMost]:
-    """The run-time condition of each tile size that can occur: 3*D rows fill no tile of 2."""
+    """The run-time condition of each tile height that can occur: 3*D rows fill no tile of 2."""
     found: dict[AtMost, int] = {}
     for tile in tiles:
         test = AtMost(rows, tile).simplest
@@ -90,17 +91,17 @@ def _tests(rows: Dim, tiles: Sequence[int]) -> dict[int, AtMost]:
 
 
 def _unbounded(row: Expr) -> Expr:
-    """A row without the bound of those that have codes: a variant for few rows reads no others."""
+    """A row index without the bound on rows that have codes: a variant for few rows reads no others."""
     while isinstance(row, Binary) and row.op == "min":
         row = row.lhs if any(isinstance(n, Index) for n in walk(row.lhs)) else row.rhs
     return row
 
 
 class _Variant:
-    """The stages of a product with tiles of some rows, under names of their own, and their schedule.
+    """The stages of a product with a given tile height, under names of their own, and their schedule.
 
     Attributes:
-        stages: all but the root; expr: what the root is in terms of them.
+        stages: all but the root; expr: the root in terms of them.
     """
 
     def __init__(self, f: TeFunc, parts: Stages, machine: Machine, tile: int, case: int) -> None:
@@ -121,7 +122,7 @@ class _Variant:
     # stages
 
     def _packed(self, source: str) -> TeStage:
-        """A parameter in tiles, `[.., row, *rest]` --> `[.., row//T, block, row%T, *rest]`; rows that a tile lacks are the last row."""
+        """A parameter in tiles, `[.., row, *rest]` --> `[.., row//T, block, row%T, *rest]`; missing rows repeat the last."""
         (dims,) = (p.type.dims for p in self.f.params if p.name == source)
         dtype = next(p.type.dtype for p in self.f.params if p.name == source)
         at, block = self.depth, -2 if source == self.parts.left else -1
@@ -136,7 +137,7 @@ class _Variant:
         return TeStage(f"{source}{self.mark}", (*axes[:at], t, b, r, *rest), Load(source, index, dtype))
 
     def _copy(self, s: TeStage) -> TeStage:
-        """A stage under its other name; where it has rows these are tiles and rows of a tile."""
+        """A stage under its other name; its rows become tiles and rows of a tile."""
         of_blocks = s in (self.parts.total, self.parts.whole)
         tiled = self.tile > 1 and (of_blocks or s in (self.parts.pairs, self.parts.dot, self.parts.acc))
         renamed = {a.name: Index(f"{a.name}{self.mark}") for a in (*s.axes, *reduce_axes(s.expr))}
@@ -161,7 +162,7 @@ class _Variant:
         return [*axes[:at], t, rest[-1], r, *rest[:-1]] if block else [*axes[:at], t, r, *rest]
 
     def _read(self, n: Expr, *, tiled: bool) -> Expr | None:
-        """A load of one of the stages, or of a parameter that is packed, as one of its tiles."""
+        """A load of one of the stages, or of a packed parameter, as a load from its tiles."""
         if not isinstance(n, Load) or n.source not in self.names:
             return None
         parts, at, index = self.parts, self.depth, n.index
@@ -249,7 +250,7 @@ class _Variant:
 
     @staticmethod
     def _unroll_digits(s: TeStage, start: StageSchedule, update: StageSchedule, lanes: int = 1) -> None:
-        """Unrolls the axis of activation digits, before the `lanes` axes of a vector, if it has several."""
+        """Unrolls the axis of activation digits, before the vector's `lanes` axes, if it has several."""
         axis, digit = s.axes[-1 - lanes], start.axes[-1 - lanes]
         if axis.extent in (2, 3):
             start.bound(digit, 0, fixed(axis)).unroll(digit)

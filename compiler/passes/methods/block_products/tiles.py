@@ -11,7 +11,7 @@ from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.function import TeStage
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 
-_SERIAL = 1 << 19  # multiplications that are done before a second thread has begun
+_SERIAL = 1 << 19  # multiplications done before a second thread has started
 
 
 @dataclass(frozen=True)
@@ -22,10 +22,10 @@ class Tile:
         rows: of the tile.
         lanes: columns of a panel.
         panels: of the tile.
-        mark: what names of its loops end with.
+        mark: suffix of its loops' names.
         terms: elements of a block, by its axes.
         blocks: how many there are.
-        tiles: of rows, for all of which a panel is computed before the next one; 0 for all.
+        tiles: row tiles for which a panel is computed before the next one; 0 for all.
     """
 
     rows: int

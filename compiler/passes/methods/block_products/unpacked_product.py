@@ -1,4 +1,4 @@
-"""The schedule of block-quantised products with many rows: weights become f32, some panels at a time."""
+"""The schedule of block-quantised products with many rows: weights are unpacked to f32, some panels at a time."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ from occ.compiler.passes.schedule.stage_facts import fixed
 from occ.compiler.passes.schedule.variants.variant import copied
 from occ.compiler.targets.machine import Machine
 
-_NEAR = 512 << 10  # bytes of rows that stay in L2, next to a panel of weights
-_ROWS = 96  # for which weights are unpacked, at least
-_PANELS = 2  # of columns, whose sums are in registers at a time: so each element of a row that is read is used twice
+_NEAR = 512 << 10  # bytes of rows that stay in L2 beside a panel of weights
+_ROWS = 96  # minimum rows for which weights are unpacked
+_PANELS = 2  # panels whose sums are in registers together: each loaded row element is used twice
 
 
 def by_rows(f: TeFunc) -> tuple[TeFunc | None, TeFunc | None]:
-    """The function of products of codes, for few rows, and that of unpacked weights, for many.
+    """The function of code products, for few rows, combined with that of unpacked weights, for many.
 
-    None where there is none.
+    None if there is none.
     """
     total = f.by_role.get(UNPACKED)
     if total is None:
@@ -43,7 +43,7 @@ def _chooses(n: Expr, name: str) -> bool:
 
 
 def _only(f: TeFunc, name: str, *, few: bool) -> TeFunc:
-    """One side of each choice between products of codes and of unpacked weights, and the stages that it needs."""
+    """One branch of each choice between code products and unpacked weights, and the stages that it needs."""
 
     def chosen(n: Expr) -> Expr | None:
         return (n.then if few else n.other) if isinstance(n, Select) and _chooses(n, name) else None
@@ -57,13 +57,13 @@ def _only(f: TeFunc, name: str, *, few: bool) -> TeFunc:
 
 
 class UnpackedProduct:
-    """The stages of a product of unpacked weights with tiles of some rows, and their schedule.
+    """The stages of a product of unpacked weights with a given tile height, and their schedule.
 
     `sum[i, p, c] = sum[b, k](x[i, b, k] * unpack(w[p, b, k, c]))` --> `xT[i//T, b, k, i%T] = x[i, b, k]`, `wT[p, b, k, c] = unpack(w[p, b, k, c])`,
     `sumT[i//T, i%T, p, c] = sum[b, k](xT[i//T, b, k, i%T] * wT[p, b, k, c])`
 
     Attributes:
-        stages: all but the root; expr: what the root is in terms of them.
+        stages: all but the root; expr: the root in terms of them.
     """
 
     def __init__(self, f: TeFunc, machine: Machine) -> None:
@@ -77,7 +77,7 @@ class UnpackedProduct:
     def _made(self, acc: TeStage) -> tuple[TeStage, TeStage, TeStage]:
         """The rows in tiles, the unpacked weights, and their products.
 
-        What a last tile lacks repeats the last row, or panel.
+        Missing rows or panels of a last tile repeat the last one.
         """
         *outer, row, panel, column = acc.axes
         total = acc.expr
@@ -99,7 +99,7 @@ class UnpackedProduct:
         return x, w, replace(acc, name=f"{acc.name}many", axes=axes, expr=replace(total, body=body))
 
     def _of(self, f: TeFunc, acc: TeStage) -> None:
-        """The other stages: those that operands are read through, and copies of those that read the sum."""
+        """The other stages: those through which operands are read, and copies of those that read the sum."""
         stages = [s for s in f.stages[:-1] if isinstance(s, TeStage) and s is not acc]
         after = {acc.name}
         for s in stages:
@@ -128,7 +128,7 @@ class UnpackedProduct:
         return transform(e, visit)
 
     def directives(self) -> list[Directive]:
-        """The schedule: blocks of rows, panels, tiles of rows; weights are unpacked once for a block."""
+        """The schedule: blocks of rows, panels, tiles of rows; weights are unpacked once per block."""
         out = StageSchedule(self.root)
         blocks, *terms = (fixed(a) for a in self.w.axes[1:-1])
         block = max(_ROWS, _NEAR // (4 * blocks * prod(terms))) // self.tile
@@ -162,7 +162,7 @@ class UnpackedProduct:
 
 
 def _within(index: Expr, axis: Axis, step: int) -> Expr:
-    """An index along an axis, where steps may go beyond its end: that of the last element then."""
+    """An index along an axis, clamped to the last element where steps may pass its end."""
     return index if is_multiple(axis.extent, step) else minimum(index, wrap(axis.extent - 1))
 
 

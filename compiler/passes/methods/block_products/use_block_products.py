@@ -20,29 +20,29 @@ from occ.runtime.mapped import release
 
 _NAME = "com.microsoft.MatMulNBits"
 _ROWS = "com.microsoft.GatherBlockQuantized"
-_CHUNK = 32  # elements of a block that are multiplied before they are scaled: as many as registers hold the codes of
+_CHUNK = 32  # elements of a block multiplied before they are scaled: as many as registers hold codes for
 _ROLES = ("codes", "scales", "zeros")
-_PANELS = 64  # that are packed at a time
-# Digits of activations by accuracy level: f32 has 24 bits, f16 and bf16 have less than 16, and int8 has 8.
+_PANELS = 64  # packed at a time
+# Digits of activations by accuracy level: f32 has 24 bits, f16 and bf16 fewer than 16, and int8 has 8.
 _DIGITS = {0: 3, 1: 3, 2: 2, 3: 2, 4: 1}
-_PIECE = 1 << 20  # elements that are compared at a time
+_PIECE = 1 << 20  # elements compared at a time
 _Known = dict[tuple[Value, int, int, bool | None], tuple[Value, Value]]  # (x, chunk, digits, few rows) -> codes, steps
 _Packed = dict[tuple[object, ...], Weight]  # (role, N, K, bits, block, weight) -> the same in panels
 
 
 @dataclass(frozen=True)
 class UseBlockProducts(Pass):
-    """Makes products of codes of `MatMulNBits` with constant weights; products that read the same activations share theirs.
+    """Makes products of codes of `MatMulNBits` with constant weights; products of the same activations share the codes.
 
-    `accuracy_level` says how many digits of 8 bits activations get: 1 where int8 is allowed (4), 2 where f16 or bf16 are, else 3,
-    which is as exact as f32; more rows than 16 are then multiplied in f32, by weights that are unpacked a panel at a time.
-    `-C precision=int8` allows one digit everywhere. An embedding that has the bytes of the head, as
-    where the two are tied, takes its rows out of the panels.
+    `accuracy_level` decides how many 8-bit digits activations get: 1 if int8 is allowed (4), 2 if f16 or bf16 is,
+    otherwise 3, which is as exact as f32; more than 16 rows are then multiplied in f32, with weights unpacked a panel
+    at a time. `-C precision=int8` allows one digit everywhere. An embedding that shares its bytes with the head (tied
+    weights) gathers its rows from the panels.
 
     `%y = com.microsoft.MatMulNBits(%x, @w, @s)` --> `%t = block_steps(%x)  %c = block_codes(%x, %t)  %y = block_matmul(%c, %t, @w.panels, @s)`
     """
 
-    lanes: int = 0  # columns of a panel; 0 takes the i32 of a vector of the target
+    lanes: int = 0  # columns of a panel; 0 means the i32 lanes of the target's vector
     rounded: bool = False  # whether int8 is allowed everywhere
 
     name: ClassVar[str] = "use-block-products"
@@ -72,7 +72,7 @@ class UseBlockProducts(Pass):
 
 
 def takes(op: Op) -> bool:
-    """Whether the weight of a product and all that belongs to it are constants, its blocks in order."""
+    """Whether a product's weight, scales and zero points are constants with blocks in order."""
     _, w, scales, zeros, groups, _ = (*op.operands, None, None, None)[:6]
     return groups is None and all(v is None or isinstance(v, Weight) for v in (w, scales, zeros))
 
@@ -89,14 +89,14 @@ class _Product:
         self.panels = max(-(-op.a.N // lanes), 2)
 
     def replace(self, known: _Known, packed: _Packed) -> None:
-        """Replace the op by products of codes; `known` and `packed` have what others have made."""
+        """Replace the op by products of codes; `known` and `packed` hold what others have made."""
         op, b = self.op, self.rw.builder(self.op)
         x, *_, bias = (*op.operands, None, None, None)[:6]
         assert x is not None
         several = self.digits == 3 and x.tensor.rank > 1 and op.a.N > 1  # a column alone has no panels
         few = digits_for(x.tensor.dims[-2]) if several else True
         margin = _margin(x.tensor.rank, self.blocks * self.chunk - op.a.K)
-        wide = b.Pad(x, b.constant(margin)) if self.chunk >= op.a.K else x  # weights have two blocks at least
+        wide = b.Pad(x, b.constant(margin)) if self.chunk >= op.a.K else x  # weights have at least two blocks
         if few is False:
             made = b.unpacked_block_matmul(wide, *self._weights(packed), n=op.a.N, bits=op.a.bits)
         else:
@@ -110,7 +110,7 @@ class _Product:
         self.rw.replace(op, [_as(b, made, x.tensor.dtype)])
 
     def _codes_of(self, x: Value, wide: Value, known: _Known, few: bool | None) -> tuple[Value, Value]:
-        """The codes of activations and their steps: of the first rows alone where more are multiplied in f32."""
+        """The codes of activations and their steps; only of the first rows if more are multiplied in f32."""
         key = (x, self.chunk, self.digits, few)
         if key not in known:
             b, how = self.rw.builder(self.op), {"size": self.chunk, "digits": self.digits}
@@ -120,7 +120,7 @@ class _Product:
         return known[key]
 
     def has_rows_of(self, op: Op) -> bool:
-        """Whether a gather takes rows of the matrix: that its codes, scales and zero points are the same bytes."""
+        """Whether a gather reads rows of the matrix: its codes, scales and zero points are the same bytes."""
         a, (data, indices, *rest) = self.op.a, op.operands
         if not isinstance(data, Weight) or data.data.dtype != np.uint8 or data.data.ndim != 2 or indices is None:
             return False
@@ -139,13 +139,13 @@ class _Product:
         self.rw.replace(op, [_as(b, made, op.result.tensor.dtype)])
 
     def _weights(self, packed: _Packed) -> list[Weight]:
-        """The packed codes, scales, and zero points where there are any."""
+        """The packed codes, scales, and zero points if there are any."""
         pack = {"codes": self._codes, "scales": lambda v: self._columns(_shortest(v)), "zeros": self._points}
         shape = (self.op.a.N, self.op.a.K, self.op.a.bits, self.op.a.block_size)
         for role, w in self.given:
             if (role, *shape, w) not in packed:
                 packed[role, *shape, w] = self.rw.module.add_weight(f"{w.name}.panels", pack[role](w.data))
-                release([w.data])  # at once: the weights of a model may be most of its memory
+                release([w.data])  # right away: the weights of a model may be most of its memory
         return [packed[role, *shape, w] for role, w in self.given]
 
     def _codes(self, data: np.ndarray) -> np.ndarray:
@@ -164,10 +164,10 @@ class _Product:
         return made
 
     def _columns(self, data: np.ndarray) -> np.ndarray:
-        """One value of each block and column, `[N, blocks]` or those in a row --> `[panels, blocks, columns]`.
+        """One value per block and column, `[N, blocks]` or flattened --> `[panels, blocks, columns]`.
 
-        How many chunks share one shows in their numbers; where the last block has so few that it would not, each chunk
-        has its own.
+        How many chunks share a value follows from the counts; if the last block is too short for that, each chunk has
+        its own.
         """
         per = max(self.op.a.block_size // self.chunk, 1)
         count = -(-self.blocks // per)
@@ -180,7 +180,7 @@ class _Product:
         return np.ascontiguousarray(parts.transpose(0, 2, 1))
 
     def _points(self, data: np.ndarray) -> np.ndarray:
-        """Zero points, one of each block and column: u8, or floats of the fewest bytes."""
+        """Zero points, one per block and column: u8, or the narrowest exact floats."""
         if data.dtype != np.uint8:
             return self._columns(_shortest(data))
         a = self.op.a
@@ -192,9 +192,9 @@ def _as(b: GraphBuilder, x: Value, dtype: DType) -> Value:
 
 
 def _same(a: np.ndarray, b: np.ndarray) -> bool:
-    """Whether two constants are the same bytes, in whatever shape.
+    """Whether two constants are the same bytes, in any shape.
 
-    Most often they are at the same place of the file.
+    Most often they are at the same place in the file.
     """
     x, y = a.reshape(-1), b.reshape(-1)
     if x.dtype != y.dtype or x.size != y.size:
@@ -204,20 +204,20 @@ def _same(a: np.ndarray, b: np.ndarray) -> bool:
 
 
 def _pieces(data: np.ndarray, lanes: int) -> Iterator[tuple[int, np.ndarray]]:
-    """Rows of some panels, and the number of the first panel."""
+    """Rows of some panels, and the index of the first panel."""
     for first in range(0, -(-len(data) // lanes), _PANELS):
         yield first, data[first * lanes : (first + _PANELS) * lanes]
 
 
 def _unpacked(data: np.ndarray, bits: int) -> np.ndarray:
-    """Codes along the last axis, one a byte, the low bits first."""
+    """Codes along the last axis, one per byte, low bits first."""
     each = 8 // bits
     parts = data[..., None] >> (bits * np.arange(each, dtype=np.uint8))
     return (parts & ((1 << bits) - 1)).astype(np.uint8).reshape(*data.shape[:-1], -1)
 
 
 def _shortest(data: np.ndarray) -> np.ndarray:
-    """Floats as f16 where all of them are such to the bit, else as f32."""
+    """Floats as f16 if all are exactly representable, else as f32."""
     if data.dtype == np.float16:
         return data
     wide = data.astype(np.float32)
@@ -227,5 +227,5 @@ def _shortest(data: np.ndarray) -> np.ndarray:
 
 
 def _margin(rank: int, behind: int) -> np.ndarray:
-    """The `pads` of Pad that fill up the last axis."""
+    """The `pads` of a Pad that fills up the last axis."""
     return np.array([0] * (2 * rank - 1) + [behind], np.int64)

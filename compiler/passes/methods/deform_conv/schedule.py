@@ -1,4 +1,4 @@
-"""The schedule of deformable convolutions: tables of a pixel, then vectors along the channels."""
+"""The schedule of deformable convolutions: sampling tables per pixel, then vectors along the channels."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ from occ.compiler.targets.machine import Machine
 
 
 def deform_conv(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Samples of a deformable convolution: the tables of a pixel, positions and weights of its taps, then vectors of channels.
+    """Samples of a deformable convolution: positions and weights of a pixel's taps, then vectors of channels.
 
-    Zen 5, DCNv2 block of 64 channels of 56 by 56, nine taps: 2.5 ms, 2.9 where the extents are symbolic. With tables for each tap
-    that is 2.5 and 11.2 ms, since memory for the tables of a tap is not known to be so little in a loop of fused symbolic axes.
+    Zen 5, DCNv2 block of 64 channels of 56 by 56, nine taps: 2.5 ms; 2.9 with symbolic extents. With a table per tap it
+    takes 2.5 and 11.2 ms, since a tap's table is not known to be small in a loop of fused symbolic axes.
     """
     facts = facts_of(f, machine)
     s = facts.root

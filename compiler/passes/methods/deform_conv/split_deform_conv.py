@@ -19,7 +19,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 
 @dataclass(frozen=True)
 class SplitDeformConv(Pass):
-    """Splits a DeformConv into samples, vectorized along the channels, and a Conv over those.
+    """Splits a DeformConv into samples, vectorised along the channels, and a Conv over them.
 
     `%y = DeformConv(%x, @w, %o)` --> `%s = deform_samples(%x, %o)  %y = Conv(Transpose(Reshape(%s)), @w.columns)`
     """
@@ -39,7 +39,7 @@ class SplitDeformConv(Pass):
 
 
 def _parts(op: Op) -> int:
-    """The number of channel parts, with whole groups of channels and of offsets.
+    """The number of channel parts, each with whole groups of channels and of offsets.
 
     0 if the op stays as it is.
     """
@@ -76,7 +76,7 @@ def _split(op: Op, parts: int, rw: Rewriter) -> Value:
 
 
 def _columns(w: np.ndarray, parts: int) -> np.ndarray:
-    """[O, C, taps...] --> [O, parts*taps*(C/parts), 1, 1], as samples follow each other in a group."""
+    """[O, C, taps...] --> [O, parts*taps*(C/parts), 1, 1], as samples follow each other within a group."""
     filters, channels = w.shape[:2]
     taps = prod(w.shape[2:])
     cut = w.reshape(filters, parts, channels // parts, taps).swapaxes(2, 3)

@@ -17,27 +17,27 @@ from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.methods.int8.weight_codes import column_codes
 
-# Multiplications for each element of the left side and of the result, below which rounding takes longer than it saves.
+# Multiplications per element of the left side and of the result; below this, rounding takes longer than it saves.
 _REUSE = {"bf16": 6, "int8": 48}
-_CHANNELS = 8  # fewer of an input are not last in memory
-_DEEPEST = 1 << 16  # terms of a sum of products of codes that i32 holds
+_CHANNELS = 8  # with fewer, an input is not channels-last
+_DEEPEST = 1 << 16  # terms of a sum of code products that fits in i32
 
 
 @dataclass(frozen=True)
 class RoundOperands(Pass):
-    """Rounds the operands of MatMul, Gemm and Conv with constant f32 weights. Runs if `-C precision` asks for it.
+    """Rounds the operands of MatMul, Gemm and Conv with constant f32 weights. Enabled by `-C precision`.
 
-    To bf16, and sums stay f32; or of MatMul and Gemm to codes of 8 bits: 255 steps from the least to the greatest element of a
-    row, and multiples of a step for each column of the weight. Those that a model stores in 8 bits are found again.
+    To bf16, with f32 sums; or for MatMul and Gemm to 8-bit codes: 255 steps from the minimum to the maximum of a row,
+    and multiples of a step per weight column. Codes that a model stored in 8 bits are recovered exactly.
 
     `%y = MatMul(%x, @w)` --> `%b = Cast(%x) {to=bf16}  %f = Cast(%b) {to=f32}  %y = MatMul(%f, @w.bf16)`, or
     `%r = row_range(%x)  %c = row_codes(%x, %r)  %s = MatMulInteger(%c, @w.i8)  %y = from_row_codes(%s, %r, @scale, @total)`
     """
 
     to: str = "bf16"  # or `int8`
-    least: int = 1 << 18  # multiplications: smaller products take no time worth an error
+    least: int = 1 << 18  # multiplications: smaller products take too little time to be worth the error
 
-    reuse: int = 0  # multiplications for each element of the left side and of the result; 0 takes what pays
+    reuse: int = 0  # multiplications per element of the left side and of the result; 0 means where it pays off
 
     name: ClassVar[str] = "round-operands"
 
@@ -60,7 +60,7 @@ class RoundOperands(Pass):
 class _ToBf16:
     """Rounds to bf16 in one function.
 
-    Ops come in order, so what is rounded for one is there for the next.
+    Ops come in order, so what is rounded for one is available to the next.
     """
 
     def __init__(self, rw: Rewriter) -> None:
@@ -68,7 +68,7 @@ class _ToBf16:
         self._known: dict[Value, Value] = {}
 
     def takes(self, op: Op) -> bool:
-        """Whether a product is one of those that are rounded."""
+        """Whether a product is to be rounded."""
         w = op.operands[1]
         return isinstance(w, Weight) and (op.name != "Conv" or (op.a.group == 1 and w.data.shape[1] >= _CHANNELS))
 
@@ -87,7 +87,7 @@ class _ToBf16:
 
 
 class _ToCodes:
-    """Makes products of codes in one function."""
+    """Turns products into products of codes in one function."""
 
     def __init__(self, rw: Rewriter) -> None:
         self.rw = rw
@@ -95,7 +95,7 @@ class _ToCodes:
         self._weights: dict[tuple[Value, bool], tuple[Weight, Weight, Weight]] = {}
 
     def takes(self, op: Op) -> bool:
-        """Whether a product is one of those that are made of codes."""
+        """Whether a product is to be computed on codes."""
         plain = op.name == "MatMul" or (op.name == "Gemm" and op.a.alpha == op.a.beta == 1)
         w = op.operands[1]
         if not plain or not isinstance(w, Weight) or _extents(op, w)[0] > _DEEPEST:
@@ -129,7 +129,7 @@ class _ToCodes:
 
 
 def _is_product(op: Op, least: int, reuse: int) -> bool:
-    """Whether an op multiplies f32 by a constant matrix, or filters, for long enough at that; once rounded, no more."""
+    """Whether an op multiplies f32 by a constant matrix or filters, with enough work to pay off; false once rounded."""
     if op.name not in ("MatMul", "Gemm", "Conv"):
         return False
     x, w = op.operands[:2]
@@ -144,7 +144,7 @@ def _is_product(op: Op, least: int, reuse: int) -> bool:
 
 
 def _extents(op: Op, w: Weight) -> tuple[int, int]:
-    """The number of terms of each sum, and that of the columns of a weight."""
+    """The number of terms of each sum, and of columns of a weight."""
     columns = w.data.shape[0 if op.name == "Conv" or (op.name == "Gemm" and op.a.transB) else -1]
     return w.data.size // max(columns, 1), columns
 

@@ -18,12 +18,12 @@ from occ.compiler.passes.layout.narrow_weights import narrowed
 from occ.compiler.passes.methods.int8.round_operands import is_rounded
 from occ.compiler.targets.machine import Machine
 
-_LEAST = 4  # columns of a weight: fewer are no vector
-_FEW = 8  # channels and filters: fewer channels are not last in memory, fewer filters fill no vector
+_LEAST = 4  # columns of a weight: fewer do not fill a vector
+_FEW = 8  # channels and filters: with fewer channels, they are not last in memory; fewer filters do not fill a vector
 
 
 def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ...]]:
-    """The rules for integer products with `some` in a lane, or as many as the machine adds at once."""
+    """The rules for integer products with `some` per lane, or as many as the machine adds at once."""
     some, panel = some or machine.int8_dot_width, 2 * machine.lanes(32)
 
     def convolution(op: Op, rw: Rewriter) -> bool:
@@ -39,7 +39,7 @@ def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ..
 
 
 def _convolution(op: Op, rw: Rewriter, some: int) -> bool:
-    """`ConvInteger` of a constant weight, and one group or one channel a group --> `conv_dot`."""
+    """`ConvInteger` with a constant weight, and one group or one channel per group --> `conv_dot`."""
     x, _, zero, _ = (*op.operands, None, None)[:4]
     found = _weight(op)
     if x is None or found is None or x.tensor.dtype not in (U8, I8) or (zero is not None and zero.tensor.size != 1):
@@ -48,7 +48,7 @@ def _convolution(op: Op, rw: Rewriter, some: int) -> bool:
     if w.shape[0] < _LEAST or (groups != 1 and w.shape[1] != 1):
         return False
     if points is not None and groups != 1:
-        w, points = w - points.reshape(-1, *[1] * (w.ndim - 1)).astype(np.int16), None  # no instruction is lost by it
+        w, points = w - points.reshape(-1, *[1] * (w.ndim - 1)).astype(np.int16), None  # this costs no instruction
     b = rw.builder(op)
     window = {"auto_pad": op.a.auto_pad, "kernel_shape": w.shape[2:]}
     window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
@@ -106,13 +106,13 @@ def _activations_dot(op: Op, rw: Rewriter, panel: int, some: int) -> bool:
 
 
 def _is_worth_panels(x: Value, y: Value) -> bool:
-    """Whether there are a few rows, as each wants all panels, and no axis without elements."""
+    """Whether there are only a few rows, since each reads all panels, and no empty axis."""
     rows, depth, columns = x.tensor.dims[-2], *y.tensor.dims[-2:]
     return all(not isinstance(n, int) or n > most for n, most in ((rows, _LEAST), (depth, 0), (columns, _LEAST - 1)))
 
 
 def _sums(x: Value, zero: Value | None, axis: int, count: int, b: GraphBuilder) -> Value:
-    """The sums of `x - zero` along an axis of extent `count`, which stays with extent 1."""
+    """The sums of `x - zero` along an axis of extent `count`, which is kept with extent 1."""
     sums = b.ReduceSum(b.Cast(x, to=I32), b.constant([axis], I64), keepdims=1)
     if zero is None:
         return sums
@@ -122,9 +122,9 @@ def _sums(x: Value, zero: Value | None, axis: int, count: int, b: GraphBuilder) 
 
 
 def _weight(op: Op, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray | None] | None:
-    """A constant weight as i8 and its zero points as i32, of filters or columns.
+    """A constant weight as i8 and its zero points as i32, per filter or column.
 
-    The zero points are None where they are 0, or where the weight less them is i8 too.
+    The zero points are None if they are 0, or if the weight minus them still fits in i8.
     """
     w, zero = (*op.operands, None, None)[1:4:2]
     if not isinstance(w, Weight) or w.tensor.dtype not in (U8, I8) or not (zero is None or isinstance(zero, Weight)):
@@ -135,7 +135,7 @@ def _weight(op: Op, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray | 
     if points.size == 1:
         points = points.reshape(())
     elif points.ndim != 1:
-        return None  # those of batches
+        return None  # batch axes
     centred = data - (points if columns or points.ndim == 0 else points.reshape(-1, *[1] * (data.ndim - 1)))
     if centred.size == 0 or (centred.min() >= -128 and centred.max() <= 127):
         return centred.astype(np.int8), None
@@ -144,7 +144,7 @@ def _weight(op: Op, *, columns: bool = False) -> tuple[np.ndarray, np.ndarray | 
 
 
 def rounded_convolution(op: Op, rw: Rewriter) -> bool:
-    """`Conv(Cast(x: bf16), w)` of one group and a weight that is bf16 in all but type, or all bf16 --> `conv_dot`."""
+    """`Conv(Cast(x: bf16), w)` with one group and a weight that is exactly bf16, or all bf16 --> `conv_dot`."""
     found = _rounded(op)
     if found is None or op.a.group != 1 or min(found[1].shape[:2]) < _FEW:
         return False
@@ -161,7 +161,7 @@ def rounded_convolution(op: Op, rw: Rewriter) -> bool:
 
 
 def rounded_product(op: Op, rw: Rewriter) -> bool:
-    """`MatMul(Cast(x: bf16), w)` or Gemm, with a weight that is bf16 in all but type, or all bf16 --> `matmul_dot`."""
+    """`MatMul(Cast(x: bf16), w)` or Gemm, with a weight that is exactly bf16, or all bf16 --> `matmul_dot`."""
     found = _rounded(op)
     is_gemm = op.name == "Gemm"
     if found is None or found[1].ndim != 2 or (is_gemm and (op.a.transA or op.a.alpha != 1 or op.a.beta != 1)):
@@ -177,7 +177,7 @@ def rounded_product(op: Op, rw: Rewriter) -> bool:
 
 
 def _with_bias(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
-    """Replace a product by sums, and what is added to them."""
+    """Replace a product by sums, plus the corrections added to them."""
     w = op.operands[1]
     b, dtype = rw.builder(op), op.result.tensor.dtype
     if isinstance(bias, Weight) and bias.tensor.dtype != F32:
@@ -191,7 +191,7 @@ def _with_bias(op: Op, made: Value, bias: Value | None, rw: Rewriter) -> bool:
 
 
 def _rounded(op: Op) -> tuple[Value, np.ndarray] | None:
-    """The operands of a product as bf16, if they have no more digits than that."""
+    """The operands of a product as bf16, if they are exactly representable."""
     x, w = op.operands[:2]
     if x is None or not isinstance(w, Weight):
         return None
@@ -205,7 +205,7 @@ def _rounded(op: Op) -> tuple[Value, np.ndarray] | None:
 
 
 def _in_groups(w: np.ndarray, axis: int, some: int) -> np.ndarray:
-    """An axis as groups, fours say, filled up with zeros: `[.., C, ..]` --> `[.., C/4, 4, ..]`."""
+    """An axis in groups, of four for instance, padded with zeros: `[.., C, ..]` --> `[.., C/4, 4, ..]`."""
     margins = [(0, -n % some if k == axis else 0) for k, n in enumerate(w.shape)]
     return np.ascontiguousarray(np.pad(w, margins).reshape(*w.shape[:axis], -1, some, *w.shape[axis + 1 :]))
 
@@ -221,16 +221,16 @@ BF16_RULES: dict[str, tuple[OpRule, ...]] = {
 class UseByteProducts(Pass):
     """Rewrites integer products as unsigned by signed bytes, four to a lane, with corrections for zero points.
 
-    `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. Processors with VNNI
-    multiply and add 64 bytes with one instruction: four times what they do in f32. Others of x86 do so with half as many
-    integers of 16 bits, which codes become on the way: twos are in a lane then, not fours. Where there is an instruction for
-    32 bf16, the same is done with operands that are bf16 or were rounded to it: twice what they do in f32.
+    `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. VNNI multiplies and
+    adds 64 bytes with one instruction: four times the f32 rate. Other x86 processors do so with half as many 16-bit
+    integers, to which codes are widened on the way: then lanes hold pairs, not fours. If there is an instruction for 32
+    bf16, operands that are bf16 or were rounded to it are handled the same way: twice the f32 rate.
 
     `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`
     """
 
-    bf16: bool = False  # as if the processor had the instruction
-    some: int = 0  # integers in a lane; 0 takes those of the target
+    bf16: bool = False  # pretend that the processor has the instruction
+    some: int = 0  # integers per lane; 0 means the target's
 
     name: ClassVar[str] = "use-byte-products"
 

@@ -25,9 +25,9 @@ _QUICK = {"neg", "abs", "not", "nearest", "round_even", "floor", "ceil", "fma", 
 
 @dataclass(frozen=True)
 class UseCodeTables(Pass):
-    """Replaces elementwise ops on one 8-bit tensor with an 8-bit result by a lookup table.
+    """Replaces elementwise ops from one 8-bit tensor to an 8-bit result by a lookup table.
 
-    A look-up takes a cycle, an Erf between two quantisations takes ten. `fold` computes the tables.
+    A look-up takes a cycle, an Erf between two quantisations ten. `fold` computes the tables.
 
     `%q = saturate(Erf(DequantizeLinear(%x, @s)))` -->
     `%t = saturate(Erf(DequantizeLinear(@codes, @s)))  %q = code_table(%t, %x)`
@@ -55,7 +55,7 @@ def _rewrite(func: Func, rw: Rewriter) -> int:
 
 
 def _sources(func: Func) -> dict[Value, Value]:
-    """The one tensor of bytes that a value is computed from element by element, where there is one."""
+    """The one tensor of bytes from which a value is computed elementwise, if there is one."""
     found: dict[Value, Value] = {}
     for op in func.body.body:
         given = [v for v in op.inputs if not _is_number(v)]
@@ -81,7 +81,7 @@ def _is_elementwise(op: Op, given: list[Value]) -> bool:
 
 
 def _inside_tables(func: Func, sources: dict[Value, Value]) -> dict[Op, Value]:
-    """The ops of which nothing is left but tables, with the source of those."""
+    """The ops that tables replace, with the source of each table."""
     found: dict[Op, Value] = {}
     for op in reversed(func.body.body):  # users come before what they use
         if len(op.results) != 1 or (source := sources.get(op.result)) is None:
@@ -93,12 +93,12 @@ def _inside_tables(func: Func, sources: dict[Value, Value]) -> dict[Op, Value]:
 
 
 def _is_read_as_such(v: Value, sources: dict[Value, Value], inside: dict[Op, Value]) -> bool:
-    """Whether an op reads a value that does not go into another table of the same source."""
+    """Whether an op reads a value that is not part of another table with the same source."""
     return any(inside.get(u) is not sources[v] for u in v.users)
 
 
 def _chain(v: Value, source: Value, place: dict[Op, int]) -> list[Op]:
-    """The ops between a source and what is computed from it, in order."""
+    """The ops between a source and a value computed from it, in order."""
     found, waiting = set[Op](), [v]
     while waiting:
         x = waiting.pop()

@@ -1,19 +1,19 @@
-"""Symmetric 8-bit quantisation of a constant matrix, by column."""
+"""Symmetric 8-bit quantisation of a constant matrix, per column."""
 
 from __future__ import annotations
 
 import numpy as np
 
 _MOST = 127
-_SAMPLE = 16  # rows that tell most columns apart from multiples of a step
-_NEAR = 1e-3  # steps from a whole one that f32 arithmetic may have made
+_SAMPLE = 16  # rows that suffice to rule out most columns as multiples of a step
+_NEAR = 1e-3  # deviation from a whole step that f32 arithmetic may cause, in steps
 
 
 def column_codes(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """`w` in f32, `[K, N]`, as codes in i8 and steps in f32, `[N]`, so that `codes * steps` is near `w`.
+    """`w` in f32, `[K, N]`, as codes in i8 and steps in f32, `[N]`, so that `codes * steps` approximates `w`.
 
-    The step is a 127th of the greatest magnitude of a column, and codes round to nearest; but a column that is whole
-    multiples of a step, such as one that a model stores in 8 bits, has those for its codes.
+    The step is 1/127 of a column's largest magnitude, and codes round to nearest. A column of exact multiples of a
+    step, such as one that a model stores in 8 bits, gets exactly those codes.
     """
     peak = np.abs(w).max(0, initial=0.0).astype(np.float32)
     steps = np.where(peak > 0, peak, 1) / np.float32(_MOST)
@@ -24,7 +24,7 @@ def column_codes(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         step = peak[open_] / np.float32(most)
         found = open_[_is_whole(few[:, open_], step)]
         found = found[_is_whole(w[:, found], peak[found] / np.float32(most))] if found.size else found
-        if most > _MOST and found.size:  # there is a code of -128, and none of 128
+        if most > _MOST and found.size:  # -128 is a code, and 128 is not
             found = found[w[:, found].max(0) < peak[found]]
         steps[found] = peak[found] / np.float32(most)
         open_ = np.setdiff1d(open_, found, assume_unique=True)
@@ -34,6 +34,6 @@ def column_codes(w: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _is_whole(w: np.ndarray, step: np.ndarray) -> np.ndarray:
-    """Which columns are whole multiples of their steps."""
+    """Which columns are exact multiples of their steps."""
     n = w / step
     return np.all(np.abs(n - np.rint(n)) < _NEAR, axis=0)

@@ -14,7 +14,7 @@ from occ.compiler.targets.machine import Machine
 
 
 def strassen(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Strassen's method: all seven products of a block of rows by a panel of columns, tile by tile."""
+    """Strassen's method: all seven products of a block of rows and a panel of columns, tile by tile."""
     facts = facts_of(f, machine)
     parts, root = stages_by_role(f, STRASSEN), f.stages[-1]
     if parts is None or not isinstance(root, TeStage) or len(f.results) != 1:
@@ -22,12 +22,12 @@ def strassen(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     return facts.scheduled(_Strassen(facts, root, parts).directives())
 
 
-_OTHERS = 6  # registers besides those of sums: two vectors of weights, two that are added to them, broadcast elements
-_PER_TILE = 0.4  # what the weights of a tile cost, in rows of it: by measurement 13 rows serve 64 as well as 8 do, and 11 serve 99
+_OTHERS = 6  # registers not used for sums: two vectors of weights, two to add to them, broadcast elements
+_PER_TILE = 0.4  # cost of a tile's weights in rows: measured, 13 rows serve 64 as well as 8 do, and 11 serve 99
 
 
 def rows_of_tile(rows: int, machine: Machine, width: int) -> int:
-    """How many rows of so many, by a panel of `width` columns, are best computed together."""
+    """The best number of rows per tile for a given row count and a panel of `width` columns."""
     most = max((machine.registers - _OTHERS) * min(machine.lanes(32), width) // width, 2)
     return min(range(most, most // 2, -1), key=lambda t: -(-rows // t) * (t + _PER_TILE))
 
@@ -35,14 +35,15 @@ def rows_of_tile(rows: int, machine: Machine, width: int) -> int:
 class _Strassen:
     """The schedule of a Strassen product.
 
-    Sums of quarters on the left are computed first, into memory, and those of the result where it is stored.
+    Sums of quarters of the left side are first computed into memory; those of the result are added where it is stored.
 
-    Quarters on the right are added where a tile reads them, so the constant keeps its size. Zen 5 adds beside multiply-adds, and
-    tiles have many rows, so that reading two vectors for each is no matter: all seven products of a block are 2 % slower than
-    with sums made ahead, which take 1.75 of the memory. The seven are a loop each, since each adds other quarters.
+    Quarters of the right side are added where a tile reads them, so the constant keeps its size. Zen 5 adds in parallel
+    with multiply-adds, and tiles have many rows, so reading two vectors for each costs little: all seven products of a
+    block are 2 % slower than with precomputed sums, which take 1.75 times the memory. The seven are a loop each, since
+    each adds other quarters.
 
-    To go through the depth in pieces that stay in the nearest cache costs up to 20 %, to prefetch a fixed distance ahead 3 to
-    30 %; panel by panel (`prefetch.py`) gains 7 %.
+    Splitting the depth into pieces that stay in L1 costs up to 20 %, prefetching a fixed distance ahead 3 to 30 %;
+    panel by panel (`prefetch.py`) gains 7 %.
     """
 
     def __init__(self, facts: ScheduleFacts, root: TeStage, parts: dict[str, TeStage]) -> None:

@@ -20,27 +20,27 @@ from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.methods.strassen.schedule import rows_of_tile
 from occ.compiler.targets.machine import Machine
 
-# Measured on Zen 5, one thread against plain products: 1.02 to 1.06 with 128 rows, 1.07 to 1.10 with 197, matrices of
-# 768 x 768 and more. Where all rows have more than one block, sums of the left operand leave the cache from panel to panel:
-# 0.98 with 512 rows, 0.80 with 1500 rows by 1536 x 384. 1.00 to 1.01 by 512 x 512 and by 384 x 1536.
+# Measured on Zen 5, one thread, relative to plain products: 1.02 to 1.06 with 128 rows, 1.07 to 1.10 with 197, for
+# matrices of 768 x 768 and more. With more than one block of rows, sums of the left operand leave the cache between
+# panels: 0.98 with 512 rows, 0.80 with 1500 rows by 1536 x 384. 1.00 to 1.01 for 512 x 512 and 384 x 1536.
 _LEAST_ROWS = 96
-_LEAST_SIZE = 768  # of the other two extents
+_LEAST_SIZE = 768  # for the other two extents
 _LEAST_EVERYWHERE = 384
-_MOST_ROWS = 128  # of half a block
+_MOST_ROWS = 128  # rows of half a block
 _Key = tuple[str, bool, float]  # name of a weight, whether it is transposed, its factor
 
 
 @dataclass(frozen=True)
 class UseStrassen(Pass):
-    """Replaces products of f32 with large enough constants by `strassen`. Runs if `-C strassen=auto` or `on` asks for it.
+    """Replaces products of f32 with sufficiently large constants by `strassen`. Enabled by `-C strassen=auto` or `on`.
 
-    The constants keep their size: what the seven products add of them is added where it is read, which takes no time where
-    processors add beside multiply-adds. A matrix with an infinity or NaN keeps its product.
+    The constants keep their size: their sums are formed where they are read, which is free on processors that add in
+    parallel with multiply-adds. A matrix with an infinity or NaN keeps its product.
 
     `%y = MatMul(%x, @w : f32[768,768])` --> `%y = strassen(%x, @u : f32[4,384,384]) {rows=64, width=32}`
 
     Attributes:
-        everywhere: also where it was not seen to gain: on other processors, with more rows, by smaller matrices.
+        everywhere: also where no gain was measured: other processors, more rows, smaller matrices.
     """
 
     name: ClassVar[str] = "use-strassen"
@@ -106,7 +106,7 @@ def _product(op: Op, made: dict[_Key, Weight], rw: Rewriter, m: Module, machine:
     rows = x.tensor.dims[-2]
     assert isinstance(rows, int)
     half = ceil(rows / (2 * ceil(rows / (2 * _MOST_ROWS))))
-    tile = rows_of_tile(half, machine, width)  # whole tiles: Halide makes each loop twice where the last one is shifted
+    tile = rows_of_tile(half, machine, width)  # whole tiles: Halide emits each loop twice if the last tile is shifted
     y = b.strassen(x, made[key], rows=ceil(half / tile) * tile, width=width)
     if c is None:
         return y

@@ -1,4 +1,4 @@
-"""The schedule of Winograd convolutions: blocks of tiles in cache, and a GEMM for each point."""
+"""The schedule of Winograd convolutions: blocks of tiles in cache, and one GEMM per point."""
 
 from __future__ import annotations
 
@@ -17,19 +17,18 @@ from occ.compiler.passes.schedule.prefetch import fetch_ahead
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, stages_by_role
 from occ.compiler.targets.machine import Machine
 
-# Where sizes are symbolic: 5 tiles of a plane together, since its last ones are thrown away when they do not fill that. With 7
-# the sums are 3 % faster, and all of a 10x10 plane 1.3, a 20x20 plane 1.12, an 80x80 plane 1.15 times as slow.
+# With symbolic sizes, 5 tiles of a plane are computed together, since results of an incomplete last group are
+# discarded. With 7 the sums are 3 % faster, but a whole 10x10 plane 1.3, 20x20 1.12 and 80x80 1.15 times as slow.
 _TOGETHER = 5
-_PLANE = 30  # tiles of a plane that are one block, and of the rows of one: 20x20 has 25
-_FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 as fast, 20x20 0.93 times
+_PLANE = 30  # tiles of a plane that form one block, and of its rows: 20x20 has 25
+_FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 equally fast, 20x20 0.93 times
 
 
 def winograd(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Winograd convolutions: blocks of tiles whose transformed input stays in cache, and a GEMM for each point.
+    """Winograd convolutions: blocks of tiles whose transformed input stays in cache, and one GEMM per point.
 
-    The choices were measured on Zen 4: the transformed input of a block is in L2 (about 0.5 MB, whole
-    planes of up to 7 x 7 tiles may be larger), the products of one panel of weights in L1 and L2, and the weights
-    stream.
+    The choices were measured on Zen 4: the transformed input of a block is in L2 (about 0.5 MB; whole planes of up to 7
+    x 7 tiles may be larger), the products of one panel of weights in L1 and L2, and the weights stream.
     """
     facts = facts_of(f, machine)
     parts, root = stages_by_role(f, WINOGRAD), f.stages[-1]
@@ -73,8 +72,8 @@ class _Winograd:
         out = StageSchedule(self.root)
         at = self._result(out)
         made = [*out.directives, *self._input(at.block), *self._products(at.panel), *self._output(at.tile)]
-        # A border has memory only where planes are small, and most of the tests would be of positions outside: elsewhere
-        # testing positions, once for a whole vector of channels, takes less than a copy of the input does.
+        # A border is stored only for small planes, where most tests would be of outside positions. Elsewhere testing
+        # positions, once per vector of channels, is cheaper than copying the input.
         tiles = self.across * self.down
         few = isinstance(tiles, int) and tiles < _FEW_TILES
         pads = [s for s in self.facts.f.stages if isinstance(s, TeStage) and s.role == PAD and few]
@@ -85,8 +84,8 @@ class _Winograd:
     def _result(self, out: StageSchedule) -> _Levels:
         """Schedules the loops of the result.
 
-        Where sizes are symbolic those of a run say how many rows of tiles a block has; a schedule for small planes, one
-        for short rows and one for the rest took Halide three times as long, and were no faster (Zen 4).
+        With symbolic sizes, run-time sizes decide how many rows of tiles a block has. Separate schedules for small
+        planes, short rows and the rest took Halide three times as long, and were no faster (Zen 4).
         """
         *batch, y, x, o = out.axes
         sizes = [a.extent for a in self.root.axes]
@@ -98,8 +97,8 @@ class _Winograd:
         assert isinstance(panels, int)
         tail = "Auto" if panels % self.width == 0 else "GuardWithIf"
         near, far = (y_block, x_block) if self.symbolic and self.down == 1 else (x_block, y_block)
-        # One block: threads share the channels of the result, and each transforms the input for itself. To share
-        # the transformed input costs more, because the cores then take it from each other's caches.
+        # One block: threads share the result's channels, and each transforms the input for itself. Sharing the
+        # transformed input costs more, because the cores then fetch it from each other's caches.
         count, cores, one = -(-panels // self.width), self.facts.machine.cores, self._one_block
         shared = one is not False and count > 1 and cores > 1
         panel, columns = out.split(o, self.width, tail, "cq" if shared else "pq")
@@ -125,12 +124,12 @@ class _Winograd:
 
     @property
     def _one_block(self) -> bool | None:
-        """Whether a plane is one block; None where a run decides."""
+        """Whether a plane is one block; None if that depends on run-time sizes."""
         tiles = self.across * self.down
         return None if self.symbolic else isinstance(tiles, int) and tiles <= self._block
 
     def _panels(self, count: int, cores: int) -> Dim:
-        """Panels of the result in a task: some of them if a plane is one block, else all."""
+        """Panels of the result in a task: some of them if a plane is one block, otherwise all."""
         share = -(-count // cores)
         if not self.symbolic:
             return share
@@ -156,7 +155,7 @@ class _Winograd:
         return [*v.directives, *s.directives]
 
     def _vectorise(self, s: StageSchedule, stage: TeStage) -> Loop | None:
-        """Vectors along the last axis; returns the loop over those of the input, where its channels fill them."""
+        """Vectorises along the last axis; returns the loop over vectors of the input, if its channels fill them."""
         last = stage.axes[-1]
         whole = isinstance(last.extent, int) and last.extent % self.lanes == 0
         if whole and stage is self.parts["input"]:
@@ -193,28 +192,28 @@ class _Winograd:
 
     @property
     def _block(self) -> int:
-        """Tiles of a block at most."""
+        """Maximum tiles in a block."""
         return self.block_x * self.block_y if isinstance(self.block_y, int) and not self.symbolic else _PLANE
 
     @property
     def _bounded(self) -> bool:
-        """Whether a block of symbolic sizes has memory for a fixed number of tiles (3 % faster).
+        """Whether a block of symbolic sizes gets memory for a fixed number of tiles (3 % faster).
 
-        Halide's own bounds of the tiles of a block, rows * across + columns, are exact where `across` is no sum: of
-        one, such as (w + 1)//2 - 1, they take each term at another end, and memory for a block would have less room
+        Halide's own bound on the tiles of a block, rows * across + columns, is exact unless `across` is a sum. For a
+        sum such as (w + 1)//2 - 1, Halide takes each term at a different extreme, and a block would get less memory
         than the kernel uses.
         """
         return self.symbolic and (isinstance(self.across, int) or self.across.is_atom)
 
     @property
     def _tile_rows(self) -> int:
-        """Tiles whose sums are in registers together."""
+        """Tiles whose sums share registers."""
         most = max(self.facts.machine.accumulators * self.lanes // self.width, 1)
         return min(self.facts.machine.rows, self._block) or (_TOGETHER if self.symbolic else _rows(self._block, most))
 
     @property
     def _even(self) -> bool:
-        """Whether all blocks have as many tiles as one of them."""
+        """Whether all blocks have the same number of tiles."""
         return all(
             isinstance(n, int) and n % k == 0 for n, k in ((self.across, self.block_x), (self.down, self.block_y))
         )
@@ -224,7 +223,8 @@ class _Winograd:
         *tiles, y, g, o = z.axes[-5:]
         for a in tiles:
             z.bound_extent(a, 1)
-        # A last vector that filters do not fill reads the padding of its panel; moved inwards it would read the panel before.
+        # A last vector that filters do not fill reads the padding of its panel; shifted inwards it would read the
+        # previous panel.
         z.reorder(o, y, g).vectorize(o, self.lanes, "RoundUp").unroll(g).unroll(y)
         made = z.directives
         output = self.parts["output"]
@@ -244,7 +244,7 @@ class _Winograd:
         return made
 
     def _read_twice(self, output: TeStage) -> bool:
-        """Whether what follows reads anything more than once: the output would be computed as often."""
+        """Whether later stages read any element more than once: the output would be computed as often."""
         counts: dict[str, int] = {}
         for s in self.facts.f.stages[self.facts.f.stages.index(output) + 1 :]:
             for e in s.exprs:
@@ -266,15 +266,15 @@ class _Winograd:
 
 
 def _outputs(size: Dim, tiles: Dim) -> int:
-    """Outputs of a tile along an axis with so many of both."""
+    """Outputs of a tile along an axis, given its points and taps."""
     return next(n for n in (4, 2, 1) if ceildiv(size, n) == tiles)
 
 
 def block_of(across: Dim, down: Dim, channels: int, points: int = 36) -> tuple[int, Dim]:
-    """Tiles of a block along x and y: divisors of the counts, whole planes where they are small.
+    """Tiles of a block along x and y: divisors of the counts, or whole planes if they are small.
 
-    Where counts are symbolic, as many as are multiplied together some times. Tiles along one axis have fewer `points`,
-    so more of them fit.
+    If counts are symbolic, a few times as many as are multiplied together. Tiles along one axis have fewer `points`, so
+    more of them fit.
     """
     if not isinstance(across, int) or not isinstance(down, int):
         most = _TOGETHER * (6 if channels <= 128 else 3)
@@ -292,7 +292,7 @@ def block_of(across: Dim, down: Dim, channels: int, points: int = 36) -> tuple[i
 
 
 def _along_one_axis(across: int, down: int, most: int) -> tuple[int, int]:
-    """Blocks of about as many tiles as the `most`, the last of which may have a few less."""
+    """Blocks of about `most` tiles; the last one may have a few less."""
     width = ceil(across / ceil(across / most))
     return width, ceil(down / ceil(down / max(most // width, 1)))
 

@@ -14,20 +14,19 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
-_LEAST_CHANNELS = 16  # with less than a vector the transforms cost more than the multiplications that they save
+_LEAST_CHANNELS = 16  # with less than a vector, the transforms cost more than the multiplications that they save
 _TAPS = (1, 3, 5)
-_FEW_TILES, _LARGE = 4, 1 << 14  # tiles of 4x4 outputs in a plane, and the product of channels and filters
-_LEAST_GAIN = 1.5  # of multiplications: with fewer the transforms cost as much, as where 8 outputs are computed of which 5 are kept
+_FEW_TILES, _LARGE = 4, 1 << 14  # tiles of 4x4 outputs in a plane, and channels times filters
+_LEAST_GAIN = 1.5  # savings in multiplications: below this, the transforms cost as much, as if 5 of 8 outputs are kept
 
 
 @dataclass(frozen=True)
 class UseWinograd(Pass):
-    """Replaces convolutions of stride 1 with three or five taps along an axis, and enough channels, by `winograd`, their
-    weights transformed now.
+    """Replaces convolutions of stride 1 with three or five taps per axis and enough channels by `winograd`.
 
-    The weights grow by four for 3x3, by 1.8 where planes are small and weights large, by 1.44 for 5x5, by two and 1.2 where only
-    one axis has taps. Measured on Zen 4 against direct convolution: 3x3: 3.5x at 56x56, 2.8x at 14x14, 1.7x at 7x7; on Zen 5
-    from 16 channels to 64 at 55x55: 2.3x, from 96 to 24 at 80x120: 2.9x.
+    Weights are transformed at compile time. They grow by 4 for 3x3, by 1.8 if planes are small and weights large, by 1.44 for 5x5, by 2 and 1.2 if only one
+    axis has taps. Measured on Zen 4 against direct convolution: 3x3: 3.5x at 56x56, 2.8x at 14x14, 1.7x at 7x7; on Zen
+    5 from 16 channels to 64 at 55x55: 2.3x, from 96 to 24 at 80x120: 2.9x.
 
     `%y = Conv(%x, @w : f32[64,64,3,3])` --> `%y = winograd(%x, @u : f32[36,64,64]) {kernel_shape=[3, 3]}`
     """
@@ -80,10 +79,10 @@ def _pays(op: Op, lanes: int) -> bool:
 
 
 def _size(op: Op, w: Weight) -> int:
-    """The side of the tiles of the input: small ones for a small plane with large weights.
+    """The tile size of the input: small for a small plane with large weights.
 
-    To read the weights takes longer there than to multiply, and those of small tiles are less than half as large. Zen 5, one
-    thread, in whole networks: 512 to 512 at 7x7: 1.10 --> 0.64 ms, 192 to 320: 0.33 --> 0.16 ms.
+    There, reading the weights takes longer than multiplying, and those of small tiles are less than half as large. Zen
+    5, one thread, in whole networks: 512 to 512 at 7x7: 1.10 --> 0.64 ms, 192 to 320: 0.33 --> 0.16 ms.
     """
     sizes, (filters, channels, *taps) = op.result.tensor.dims[2:], w.data.shape
     tiles = prod(
@@ -93,7 +92,7 @@ def _size(op: Op, w: Weight) -> int:
 
 
 def _gain(size: Dim, taps: int) -> float:
-    """How many times as many multiplications direct convolution takes along an axis."""
+    """The ratio of multiplications of direct convolution to Winograd's along an axis."""
     tile = outputs_of(taps)
     waste = size / (ceil(size / tile) * tile) if isinstance(size, int) else 1
     return waste * tile * taps / points_of(taps)

@@ -1,4 +1,4 @@
-"""Keeps reads of a tile with a guarded tail inside of the tensor."""
+"""Keeps a tile with a guarded tail from reading outside of the tensor."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _TILED_BY = (packed_contraction.__name__, skinny_gemm.__name__)
 
 
 def clamp_rows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """Clamps the rows that tiles of a product with a guarded tail read past the end of an axis.
+    """Clamps rows that product tiles with a guarded tail read past the end of an axis.
 
     The results of such rows are not stored.
     """
@@ -44,7 +44,7 @@ def clamp_rows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
 
 
 def _at_most(e: Expr, axis: str, last: Expr) -> Expr | None:
-    """What replaces the position on an axis; one that is clamped stays so."""
+    """The replacement of the position on an axis; one that is clamped already stays."""
     if isinstance(e, Index) and e.name == axis:
         return minimum(e, last)
     if isinstance(e, Binary) and e.op == "min" and e.rhs == last and e.lhs == minimum(Index(axis), last):

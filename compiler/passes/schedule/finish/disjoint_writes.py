@@ -1,8 +1,8 @@
 """Keeps the tasks of parallel loops from writing the same elements, for thread sanitizers.
 
-A tile that does not fit is moved inwards, over elements of the tile before it, and both compute those from the same inputs. That is
-right on all machines: each element is stored once by each task, from registers, and read after the loop has ended. It is a race by
-definition all the same, which a thread sanitizer reports.
+A tile that does not fit is shifted inwards, over elements of the tile before it, and both compute those from the same
+inputs. That is right on all machines: each task stores each element once, from registers, and it is read after the loop
+has ended. By definition it is still a data race, which a thread sanitizer reports.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ def without_overlaps(f: TeFunc) -> TeFunc:
 
 
 def overlapping(f: TeFunc) -> list[Directive]:
-    """The `parallel` directives of loops that have two tasks write the same elements."""
+    """The `parallel` directives of loops in which two tasks write the same elements."""
     definitions: defaultdict[tuple[str, int], list[Directive]] = defaultdict(list)
     for d in f.schedule:
         if not d.update:
@@ -37,7 +37,7 @@ def overlapping(f: TeFunc) -> list[Directive]:
 
 
 def _overlapping(directives: list[Directive], extents: dict[str, Dim]) -> list[Directive]:
-    """Follow the loops from the axes on: iteration counts (0: unknown), and whether the last is shifted inwards."""
+    """Follow the loops from the axes: iteration counts (0: unknown), and whether the last tile is shifted inwards."""
     count = {axis: n if isinstance(n, int) else 0 for axis, n in extents.items()}
     inwards: dict[str, bool] = dict.fromkeys(extents, False)
     found: list[Directive] = []
@@ -45,13 +45,13 @@ def _overlapping(directives: list[Directive], extents: dict[str, Dim]) -> list[D
         if d.call == "split":
             axis, outer, inner = map(str, d.args[:3])
             factor = d.args[3]
-            if not isinstance(factor, int):  # which nothing moves inwards
+            if not isinstance(factor, int):  # nothing shifts these inwards
                 inwards[outer] = inwards[inner] = inwards[axis]
                 count[outer] = count[inner] = 0
                 continue
             rest = count[axis] % factor
             moved = bool(rest) and d.args[4:] in ((), ("Auto",), ("ShiftInwards",))
-            # A block of tiles meets the one before if it is the last tile alone, which is inwards.
+            # A block of tiles overlaps the previous one only if its last tile, the shifted one, is alone in it.
             inwards[outer] = moved or (inwards[axis] and (not count[axis] or rest == 1 % factor))
             inwards[inner] = inwards[axis]
             count[outer], count[inner] = -(-count[axis] // factor), factor

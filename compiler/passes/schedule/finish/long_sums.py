@@ -1,4 +1,4 @@
-"""Sums long reductions of floats block by block, in the loops that the schedule chose for the whole sum."""
+"""Sums long reductions of floats block by block, in the loops chosen for the whole sum."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from occ.compiler.ir.te.walks import replace_indices
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.targets.machine import Machine
 
-_KEPT = frozenset(("reorder", "unroll", "vectorize", "split", "fetch_ahead", "fetch_beyond"))  # calls on updates
+_KEPT = frozenset(("reorder", "unroll", "vectorize", "split", "fetch_ahead", "fetch_beyond"))  # directives on updates
 
 
 def long_sums(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """Long sums of floats in blocks, so that rounding errors do not grow with their length.
+    """Long float sums in blocks, so that rounding errors do not grow with their length.
 
     `acc[i] = sum[r<n](x[r, i])` --> `block[i, b] = sum[q<512](b*512 + q < n ? x[b*512 + q, i] : 0)`,
-    `acc[i] = sum[b<(n+511)//512](block[i, b])` for sums of floats that may have more terms; `block` is computed in the loop `b`.
+    `acc[i] = sum[b<(n+511)//512](block[i, b])` for float sums that may have more terms; `block` is computed in loop `b`.
 
-    Sums that are vectors along their own terms, or whose terms are split, stay: those have parts already.
+    Sums vectorised along their own terms, or with split terms, are left alone: they have partial sums already.
     """
     stages: list[AnyStage] = []
     schedule = list(f.schedule)
@@ -46,7 +46,7 @@ class _Split:
     """A sum in blocks.
 
     Attributes:
-        block, whole: the sum of a block, and the sum of all, which has the name of what it takes the place of.
+        block, whole: the sum of a block, and the sum of all, which has the name of the stage that it replaces.
         axis: of the blocks.
         schedule: of the function, with both.
     """
@@ -60,7 +60,7 @@ class _Split:
 def _split(s: TeStage, schedule: Sequence[Directive], few: dict[str, int], mark: str) -> _Split | None:
     """A sum in blocks; None if there is nothing to do.
 
-    `few` are axes that are taken to have so many steps at most, and `mark` is what names of loops end with.
+    `few` are axes assumed to have at most this many steps, and `mark` is the suffix of loop names.
     """
     r = s.expr
     mine = [d for d in schedule if d.stage == s.name]
@@ -81,7 +81,7 @@ def _split(s: TeStage, schedule: Sequence[Directive], few: dict[str, int], mark:
 
 
 def _order(r: Reduce, update: Sequence[Directive]) -> list[Axis]:
-    """The loops over terms, the innermost first: as an update has them, or the last axis first."""
+    """The loops over terms, innermost first: in the order of an update, or last axis first."""
     axes = {a.name: a for a in reversed(r.axes)}
     for d in update:
         if d.call == "reorder":
@@ -91,7 +91,7 @@ def _order(r: Reduce, update: Sequence[Directive]) -> list[Axis]:
 
 
 def _place(order: Sequence[Axis], few: dict[str, int]) -> tuple[list[Axis], Axis]:
-    """The loops within a block, and the one that blocks are cut along."""
+    """The loops within a block, and the loop that is split into blocks."""
     for k, a in enumerate(order):
         if max_steps(few.get(x.name, x.extent) for x in order[: k + 1]) > BLOCK:
             return list(order[:k]), a
@@ -99,7 +99,7 @@ def _place(order: Sequence[Axis], few: dict[str, int]) -> tuple[list[Axis], Axis
 
 
 def _length(extent: Dim, most: int, unrolled: int) -> int:
-    """Steps of a block: a divisor of the extent if there is one, unrolled as the whole is."""
+    """Steps per block: a divisor of the extent if there is one, unrolled like the whole."""
     most = max(most, 1)
     if isinstance(extent, int):
         for n in range(min(most, extent), max(most // 4, 1) - 1, -1):
@@ -111,13 +111,13 @@ def _length(extent: Dim, most: int, unrolled: int) -> int:
 def _in_blocks(
     s: TeStage, r: Reduce, loops: Sequence[Axis], length: int, schedule: Sequence[Directive], mark: str
 ) -> _Split:
-    """The sum with some of its loops in a block, which is so many steps of the last of them."""
+    """The sum with some of its loops inside a block, which is this many steps of the last of them."""
     axis, within = loops[-1], {a.name for a in loops}
     outer = [a for a in r.axes if a.name not in within]
     count = ceildiv(axis.extent, length)
     rename = _Rename(f"{s.name}{mark}", mark, within, {axis.name: f"{axis.name}{mark}s"}, axis.extent == length * count)
     renamed = {a.name: rename.loop(a.name) for a in (*s.axes, *r.axes)}
-    # Of the blocks: the axis of the sum of them, and that of their values; no two stages share one.
+    # Axes of the blocks: for their sum and for their values; no two stages share one.
     block, number = Axis(rename.instead[axis.name], count), Axis(f"{axis.name}{mark}n", count)
     step = Axis(renamed[axis.name], length)
     at = Index(number.name) * length + Index(step.name)
@@ -136,14 +136,14 @@ def _in_blocks(
 
 @dataclass(frozen=True)
 class _Rename:
-    """Directives of a sum as those of the sum of a block and of that of all.
+    """Directives of a sum as those of a block's sum and of the total.
 
     Attributes:
-        part: the stage that sums up a block.
-        mark: what names of its loops end with.
-        within: loops over the terms of a block, which the sum of all has not.
-        instead: what that has in their place.
-        whole: whether all blocks have the same length. Steps beyond the end are not unrolled, or each would be tested for.
+        part: the stage that sums a block.
+        mark: suffix of its loops' names.
+        within: loops over the terms of a block, which the total does not have.
+        instead: the loops that replace them there.
+        whole: whether all blocks have the same length. Steps past the end are not unrolled, or each would need a test.
     """
 
     part: str
@@ -156,7 +156,7 @@ class _Rename:
         return f"{name}{self.mark}"
 
     def directives(self, d: Directive, of: str) -> list[Directive]:
-        """Adapts a directive to the stage `of`, and to what is computed in its loops."""
+        """Adapts a directive to the stage `of`, and to the stages computed in its loops."""
         args = tuple(self.loop(a) if isinstance(a, str) and a not in TAILS else a for a in d.args)
         if d.stage != of:
             return [replace(d, args=(self.part, args[1])) if d.call == "compute_at" and d.args[0] == of else d]

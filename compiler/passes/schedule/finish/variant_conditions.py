@@ -1,4 +1,4 @@
-"""Conditions of variants on sizes that are parameters, where Halide would not recognise its own form of them."""
+"""Conditions of variants as size parameters, where Halide would not recognise its own form of them."""
 
 from __future__ import annotations
 
@@ -16,11 +16,12 @@ from occ.compiler.ir.te.walks import transform
 
 
 def name_conditions(m: Module, functions: Mapping[str, TeFunc]) -> dict[str, TeFunc]:
-    """Functions whose tests are of one dim each, which the calls in a module give them.
+    """Functions whose conditions test one dim each, computed by the caller.
 
     `te @f<D0, D1> { out[i] = D0*D1 <= D0*max(0, D1 - 1) + 2 ? few[i] : acc[i] } with schedule { out.specialize(..) }` -->
-    `te @f<D0, D1, D2> { out[i] = D2 <= 2 ? .. }`, where calls give `D0*D1 - D0*max(0, D1 - 1)` for `D2`. Halide simplifies the
-    condition of a choice in other ways than that of a variant, and where the two differ it does not find the one in the other.
+    `te @f<D0, D1, D2> { out[i] = D2 <= 2 ? .. }`, with calls that pass `D0*D1 - D0*max(0, D1 - 1)` for `D2`. Halide
+    simplifies the condition of a select differently from a `specialize` condition, and if the two differ it does not
+    match them.
     """
     made, told = dict(functions), dict[str, list[Dim]]()
     for name, f in functions.items():
@@ -33,7 +34,7 @@ def name_conditions(m: Module, functions: Mapping[str, TeFunc]) -> dict[str, TeF
 
 
 def _named(f: TeFunc) -> tuple[TeFunc, list[Dim]]:
-    """A function with dims for what is tested, and what they stand for."""
+    """A function with dims for what is tested, and the expressions that they stand for."""
     several = {s for s, n in Counter(d.stage for d in f.schedule if d.call == "specialize").items() if n > 1}
     tests = dict.fromkeys(
         t for d in f.schedule for t in d.args if isinstance(t, AtMost) and _is_lost(t, among=d.stage in several)
@@ -66,10 +67,10 @@ def _variable(t: AtMost) -> Dim:
 
 
 def _is_lost(t: AtMost, among: bool) -> bool:
-    """Whether Halide does not recognise a condition again once it has simplified it.
+    """Whether Halide fails to recognise a condition after simplifying it.
 
-    One that depends on the least or greatest of sizes; or, among several of a stage, one of more than a single dim,
-    whose negation it states in another way once it has dealt with the next. Of the rest it learns how far loops go.
+    That happens if it contains a min or max of sizes; or, among several on a stage, more than a single dim, since
+    Halide rewrites its negation while processing the next. From the other conditions it derives loop bounds.
     """
     variable = _variable(t)
     alone = len(found := terms_of(variable)) == 1 and len(mono := found[0][0]) == 1 and mono[0][1] == 1

@@ -15,7 +15,7 @@ from occ.compiler.targets.machine import Machine
 
 
 def pack_rhs(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Packs the right operand of a product into panels where its columns are of a symbolic number, or not contiguous.
+    """Packs the right operand of a product into panels if its columns are symbolic in number, or not contiguous.
 
     `acc[i, j] = sum[r](a[i, r] * b[r, j])` --> `columns[p, r, c<32] = 32*p + c < N ? b[r, 32*p + c] : 0`,
     `acc[i, j] = sum[r](a[i, r] * columns[j//32, r, j%32])`
@@ -36,7 +36,7 @@ def pack_rhs(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _right(acc: TeStage, f: TeFunc) -> Load | None:
-    """The operand that has the last axis of a product and is not in the order of its tiles."""
+    """The operand with the last axis of a product that is not in the order of its tiles."""
     r = acc.expr
     assert isinstance(r, Reduce)
     if r.kind != "sum" or len(r.axes) != 1 or len(acc.axes) < 2 or not isinstance(r.body, Binary) or r.body.op != "mul":
@@ -88,9 +88,9 @@ def _packed(acc: TeStage, b: Load, f: TeFunc, width: int) -> tuple[TeStage, Load
 
 
 def unpacked(acc: TeStage, f: TeFunc) -> TeStage:
-    """A product that reads its operand unpacked, since a few rows take less than the packing.
+    """A product that reads its operand unpacked, since a few rows cost less than the packing.
 
-    Only where its columns are in order.
+    Only if its columns are in order.
     """
     packed = f.by_role.get(COLUMNS)
     read = next((n for n in loads(acc.expr) if packed is not None and n.source == packed.name), None)
@@ -107,7 +107,7 @@ def unpacked(acc: TeStage, f: TeFunc) -> TeStage:
 
 
 def _in_memory(n: Load, f: TeFunc) -> Load:
-    """The load itself, or what a square that is turned around in registers takes in its place."""
+    """The load itself, or its replacement if a square is transposed in registers."""
     square = next((s for s in f.stages if isinstance(s, TeStage) and s.name == n.source and s.role == SQUARES), None)
     if square is None:
         return n

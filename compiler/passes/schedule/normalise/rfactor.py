@@ -1,4 +1,4 @@
-"""Normalises reductions along contiguous axes into lanes of vectors (`rfactor` in Halide and TVM)."""
+"""Normalises reductions along contiguous axes to vector lanes (`rfactor` in Halide and TVM)."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from occ.compiler.passes.schedule.loops import LONG_SUM_VECTORS
 from occ.compiler.passes.schedule.stage_facts import contraction, element_bits
 from occ.compiler.targets.machine import Machine
 
-_FOUR = 4  # lanes of a vector whose elements are combined one by one
-_LONG = 4096  # elements of a tensor that is reduced as a whole
-_STEPS = 8  # of a sum at least that takes several
+_FOUR = 4  # vector lanes up to which elements are combined one by one
+_LONG = 4096  # elements of a tensor that is reduced completely
+_STEPS = 8  # minimum terms of a sum that takes several vectors at a time
 
 
 def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Reductions along a contiguous axis in the lanes of vectors, where vectors along the result are not possible."""
+    """Reductions along a contiguous axis in vector lanes, if vectors along the result are not possible."""
     if block_product_stages(f) is not None or UNPACKED in f.by_role:
         return Declined("it is a `block_matmul`")
     stages: list[AnyStage] = []
@@ -43,7 +43,7 @@ def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _is_long(s: TeStage, lanes: int) -> bool:
-    """Whether a reduction takes several vectors at a time, none of which waits for another one."""
+    """Whether a reduction takes several vectors at a time, with no dependence between them."""
     assert isinstance(s.expr, Reduce)
     last = s.expr.axes[-1].extent
     if nominal_count(s.shape) <= 2:
@@ -67,14 +67,14 @@ def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
 
 
 def in_lanes(s: TeStage, lanes: int) -> list[TeStage]:
-    """A reduction along a contiguous axis as one over lanes, which vectors can do, and a rest.
+    """A reduction along a contiguous axis as a vectorisable one over lanes, and a remainder.
 
     All have its role.
 
     `acc[i] = sum[r<n](f(r))` --> `part[i, l<16] = sum[q<n//16](f(16*q + l))`,
     `rest[i] = sum[t<n%16](f(16*(n//16) + t))`, `acc[i] = sum[l<16](part[i, l]) + rest[i]`
 
-    Floats, each of which would wait for the one before, are combined by fours (`_by_fours`).
+    Floats, each of which would wait for the previous one, are combined in fours (`_by_fours`).
     """
     r = s.expr
     assert isinstance(r, Reduce)
@@ -94,10 +94,10 @@ def in_lanes(s: TeStage, lanes: int) -> list[TeStage]:
 
 
 def _by_fours(s: TeStage, part: TeStage, start: Dim) -> list[TeStage]:
-    """Reduces lanes to a vector of four, with the fours from `start` on.
+    """Reduces lanes to a vector of four, including the groups of four from `start` on.
 
-    Then the elements of that vector, and the fewer than four that are left. Rows of 56 take half as long as one element
-    after the other.
+    Then come that vector's elements, and the remaining ones, fewer than four. Rows of 56 take half as long as element
+    by element.
 
     `four[i, l<4] = sum[x<4](part[i, 4*x + l])`, `next[i, l<4] = sum[q<n%16//4](f(16*(n//16) + 4*q + l))`,
     `acc[i] = (four[i, 0] + next[i, 0] + four[i, 2] + next[i, 2]) + (..) + rest[i]`
@@ -136,14 +136,14 @@ def _strided(s: TeStage, mark: str, name: str, lanes: int, start: Dim, steps: Di
 
 
 def _rest(s: TeStage, start: Dim) -> TeStage:
-    """The reduction of what is from `start` on."""
+    """The reduction of all elements from `start` on."""
     assert isinstance(s.expr, Reduce)
     tail = Axis(f"{_last(s)}t", s.expr.axes[-1].extent - start)
     return replace(s, name=f"{s.name}rest", expr=_reduced(s, "t", tail, wrap(start) + Index(tail.name)))
 
 
 def _reduced(s: TeStage, mark: str, step: Axis, at: Expr) -> Reduce:
-    """The reduction over `step`, which is `at` along the last axis; no two stages of a kernel share an axis."""
+    """The reduction over `step`, at position `at` of the last axis; no two stages of a kernel share an axis."""
     r = s.expr
     assert isinstance(r, Reduce)
     *outer, last = r.axes

@@ -1,4 +1,4 @@
-"""Splits windows in planes into a step down the columns and one along the rows."""
+"""Splits 2-D windows into a step down the columns and one along the rows."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.targets.machine import Machine
 
-_FEW = 4  # taps that are read in order: 2x2 of 64 planes of 112x112 takes 52 us so, and 148 in two steps
+_FEW = 4  # taps read in order: 2x2 of 64 planes of 112x112 takes 52 us this way, and 148 in two steps
 
 
 def separable_windows(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
     """Reductions over windows in two steps: down the columns first, then along the rows.
 
-    Columns are dense vectors: of `k*k` taps `2*k` are left, and only `k` of them are a stride apart.
+    Columns are dense vectors: of `k*k` taps `2*k` remain, and only `k` of them are strided.
 
     `acc[c, y, x] = max[r<3, q<3](a[c, 2*y + r, 2*x + q])` --> `down[c, y, p] = max[r<3](a[c, 2*y + r, p])`,
     `rows[c, y, p] = down[c, y, p]`, `acc[c, y, x] = max[q<3](rows[c, y, 2*x + q])`
@@ -55,7 +55,7 @@ def _in_two(s: TeStage) -> list[TeStage] | None:
 
 
 def _along(s: TeStage, r: Reduce, index: Expr) -> tuple[Axis, Dim] | None:
-    """The reduced axis along the rows, and over how many columns the windows of a row of the result go."""
+    """The reduced axis along the rows, and how many columns the windows of a result row span."""
     symbols = axis_symbols((*s.axes, *r.axes))
     at, last = to_dim(index, symbols), s.axes[-1]
     if at is None:
@@ -79,7 +79,7 @@ def _step(at: Dim, axis: str, symbols: dict[str, Dim]) -> Dim:
 
 
 def _steps(s: TeStage, r: Reduce, tap: Axis, column: Axis, body: Expr, index: Expr) -> list[TeStage]:
-    """The two reductions, and the rows between them, which are in memory."""
+    """The two reductions, and the stored rows between them."""
     taps = [a for a in r.axes if a is not tap]
     outer, inner = ([Axis(f"{a.name}{mark}", a.extent) for a in s.axes[:-1]] for mark in ("d", "p"))
     new: dict[str, Expr] = {a.name: Index(b.name) for a, b in zip(s.axes[:-1], outer, strict=True)}

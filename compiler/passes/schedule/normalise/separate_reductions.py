@@ -12,7 +12,7 @@ from occ.compiler.targets.machine import Machine
 
 
 def separate_reductions(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """Results that are bare reductions become copies of a reduction, which can be tiled.
+    """Results that are bare reductions become copies of a reduction, which can then be tiled.
 
     `out[i] = sum[r](x)` --> `out_acc[i] = sum[r](x)  out[i] = out_acc[i]`
     """

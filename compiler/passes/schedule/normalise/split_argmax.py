@@ -1,4 +1,4 @@
-"""Normalises ArgMax and ArgMin into two reductions that vectors can do."""
+"""Normalises ArgMax and ArgMin to two vectorisable reductions."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from occ.compiler.targets.machine import Machine
 
 
 def split_argmax(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
-    """ArgMax and ArgMin as two reductions, which vectors can do: the element, then the first place that has it.
+    """ArgMax and ArgMin as two vectorisable reductions: the element, then the first index that holds it.
 
-    A NaN is both the greatest and the least, and the first NaN is the place.
+    NaN is both the maximum and the minimum, and the index of the first NaN is the result.
 
     `out[i] = argmax[r<n](a[i, r])` --> `best[i] = max[r](a[i, r])`, `first[i] = min[r](a[i, r] is best[i] ? r : n)`,
     `out[i] = first[i]`; 0 where there are no elements.

@@ -1,4 +1,4 @@
-"""Widens 16-bit floats once in memory, where a sum of products would widen them for every product."""
+"""Widens 16-bit floats once in memory, if a sum of products would widen them for every product."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ _HALF = ("f16", "bf16")
 def widen_f16(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
     """16-bit floats that sums of products broadcast are widened to f32 once, in memory.
 
-    Values are the same, since every 16-bit float is an f32. The operand that lanes run along, as a rule the weights, is widened in registers as it streams in. Pairs of bf16 that
-    one instruction multiplies stay as they are.
+    Values do not change, since every 16-bit float is an f32. The operand along which lanes run, usually the weights, is
+    widened in registers as it streams in. Pairs of bf16 that one instruction multiplies are left alone.
 
     `pad[i] = x[i]  acc[i, j] = sum[r](cast<f32>(pad[i + r]) * cast<f32>(w[r, j]))` -->
     `pad[i] = cast<f32>(x[i])  acc[i, j] = sum[r](pad[i + r] * cast<f32>(w[r, j]))`
@@ -29,7 +29,7 @@ def widen_f16(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
 
 
 def _parameters(f: TeFunc) -> TeFunc:
-    """A parameter that a contraction broadcasts gets a stage that widens it."""
+    """Inserts a stage that widens a parameter that a contraction broadcasts."""
     params = {p.name: p for p in f.params}
     made: dict[str, TeStage] = {}
     stages: list[AnyStage] = []
@@ -49,7 +49,7 @@ def _parameters(f: TeFunc) -> TeFunc:
 
 
 def _stages(f: TeFunc) -> TeFunc:
-    """A stage without a sum, all of whose readers widen it, is widened itself."""
+    """Widens a stage without a sum if all its readers widen it."""
     results = {r.name for r in f.results}
     sums = [contraction(s, f) for s in f.stages if isinstance(s, TeStage)]
     paired = {c.a.source for c in sums if c is not None and c.dot}
@@ -58,7 +58,7 @@ def _stages(f: TeFunc) -> TeFunc:
             continue
         if any(isinstance(n, Reduce) for n in walk(s.expr)) or not _all_widen(s.name, f) or s.name in paired:
             continue
-        # by name: a stage that reads another one which was widened before it is a copy by now
+        # by name: a stage that reads an already widened one is a copy by now
         readers = [_widened(r) if r.name == s.name else _reader(r, s.name) for r in f.stages]
         f = replace(f, stages=tuple(readers))
     return f

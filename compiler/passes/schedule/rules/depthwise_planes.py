@@ -1,7 +1,7 @@
-"""The schedule of depthwise convolutions between images whose rows are contiguous.
+"""The schedule of depthwise convolutions on images with contiguous rows.
 
-Zen 5, one core, 3x3 of 64 planes of 56x56: 114 --> 63 us, of symbolic sizes 153 --> 109 us; windows of 5x5 and strides are faster
-along channels.
+Zen 5, one core, 3x3 of 64 planes of 56x56: 114 --> 63 us, with symbolic sizes 153 --> 109 us; 5x5 windows and strides
+are faster along channels.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from occ.compiler.passes.schedule.rules.planar_window import lanes_along, may_be
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, contiguous, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
 
-_MOST = 9  # taps, all of them unrolled
-_ROWS = 4  # of a tile: they share the taps that they load
+_MOST = 9  # taps, all unrolled
+_ROWS = 4  # rows of a tile: they share the taps that they load
 
 
 def depthwise_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
@@ -54,7 +54,7 @@ def depthwise_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
 
 
 def _is_depthwise(acc: TeStage, facts: ScheduleFacts) -> bool:
-    """Whether a sum of products takes a small window of the plane that its element is in, along contiguous rows."""
+    """Whether a sum of products reads a small window of its own plane, along contiguous rows."""
     taps = reduce_axes(acc.expr)
     count = product(a.extent for a in taps)
     read = list(dict.fromkeys(loads(acc.expr)))
@@ -68,7 +68,7 @@ def _is_depthwise(acc: TeStage, facts: ScheduleFacts) -> bool:
 
 
 def _along(n: Load, acc: TeStage) -> bool:
-    """Whether a load goes along the rows of the result, and only its last index does."""
+    """Whether a load runs along the rows of the result, with only its last index."""
     *before, last = ({i.name for i in walk(e) if isinstance(i, Index)} for e in n.index or (Index(""),))
     return acc.axes[-1].name in last and not any(acc.axes[-1].name in found for found in before)
 
@@ -78,7 +78,7 @@ def _readers(p: AnyStage, facts: ScheduleFacts) -> list[AnyStage]:
 
 
 def _taps(acc: TeStage, root: str, level: Loop, lanes: int) -> Directives:
-    """A tile in registers: all rows take a tap before the next one is loaded."""
+    """A tile in registers: all rows use a tap before the next one is loaded."""
     start, update = StageSchedule(acc), StageSchedule(acc, update=1)
     *outer, y, x = start.axes
     taps = [*reversed(update.reduced)]

@@ -19,8 +19,8 @@ from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, 
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
 
-_FEW = 16  # elements that are read in order without a loop
-_BLOCK = 4096  # elements of a symbolic number that are computed in one task
+_FEW = 16  # elements read in order without a loop
+_BLOCK = 4096  # elements per task if their number is symbolic
 
 
 def elementwise(f: TeFunc, machine: Machine) -> TeFunc | Declined:
@@ -52,13 +52,13 @@ def _loops(s: TeStage, facts: ScheduleFacts) -> Directives:
 
 
 def _looks_up(s: TeStage) -> bool:
-    """Whether a stage only reads elements of less than 32 bits at positions that are data."""
+    """Whether a stage only gathers elements of less than 32 bits at data-dependent positions."""
     e = s.expr
     return isinstance(e, Load) and e.dtype.bits < 32 and any(isinstance(n, Load) for i in e.index for n in walk(i))
 
 
 def _by_elements(out: StageSchedule, s: TeStage, facts: ScheduleFacts) -> Directives:
-    """Element by element, a few without a loop: no processor gathers bytes in vectors.
+    """Element by element, a few unrolled: no processor gathers bytes into vectors.
 
     Sapphire Rapids, 2 million codes through a table of 256: 1,060 --> 480 us.
     """
@@ -76,10 +76,10 @@ def _by_elements(out: StageSchedule, s: TeStage, facts: ScheduleFacts) -> Direct
 
 
 def _in_blocks(out: StageSchedule, extent: Dim, lanes: int) -> Directives:
-    """Blocks of a long axis in parallel, each in vectors.
+    """Blocks of a long axis in parallel, each vectorised.
 
-    Where the extent is symbolic the blocks are of whole vectors: the loop in a block ends with the last vector that has
-    elements, however few there are. A guard around single elements is one around each lane, which no loop ends at.
+    If the extent is symbolic, the blocks are whole vectors: a block's loop ends with the last vector that has elements,
+    however few. A guard on single elements would be one per lane, which ends no loop.
     """
     (x,) = out.axes
     if isinstance(extent, int):
@@ -94,7 +94,7 @@ def _in_blocks(out: StageSchedule, extent: Dim, lanes: int) -> Directives:
 
 
 def _pieces(s: TeStage) -> int:
-    """Length of the pieces of the last axis between the places where the expression changes (Concat), or 0."""
+    """Length of the pieces of the last axis between points where the expression changes (Concat), or 0."""
     last = s.axes[-1]
     marks = [
         n.rhs.value
@@ -108,7 +108,7 @@ def _pieces(s: TeStage) -> int:
 
 
 def _in_pieces(out: StageSchedule, s: TeStage, piece: int, facts: ScheduleFacts) -> Directives:
-    """One piece after the other, unrolled: in each of them it is known where the elements come from."""
+    """One piece after the other, unrolled: within each, the source of the elements is known."""
     *outer, last = out.axes
     pieces, within = out.split(last, piece)
     out.reorder(within, pieces, *reversed(outer)).unroll(pieces)
@@ -121,8 +121,7 @@ def _in_pieces(out: StageSchedule, s: TeStage, piece: int, facts: ScheduleFacts)
 def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
     """The parts in which a stage is computed in order.
 
-    None where a border alone is tested, which loops are cut at, or rows, or most of the parts, are shorter than
-    vectors.
+    None if only a border is tested, at which loops are split, or if rows or most parts are shorter than vectors.
     """
     extent, lanes = s.axes[-1].extent, facts.machine.lanes(element_bits(s))
     if lanes > facts.machine.lanes(element_bits(s), extent) or (s.role == PAD and isinstance(s.expr, Select)):
@@ -132,7 +131,7 @@ def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
 
 
 def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Directives:
-    """Each part in vectors of its own, whatever its length.
+    """Vectorises each part separately, whatever its length.
 
     Zen 5, 512 rows of 33, 7 and 100 elements: 106 --> 14 us; 1,792 of two times 56, symbolic: 198 --> 32 us.
     """
@@ -153,7 +152,7 @@ def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Dire
 
 
 def across(s: TeStage, facts: ScheduleFacts) -> str:
-    """The axis along which a load is contiguous that is not along the last one (a transposition), or nothing."""
+    """The axis along which a load other than the last axis's is contiguous (a transposition), or nothing."""
     symbols = axis_symbols(s.axes)
     for n in walk(s.expr):
         if not isinstance(n, Load) or n.source not in {p.name for p in facts.f.params}:
@@ -185,7 +184,7 @@ def _in_squares(out: StageSchedule, s: TeStage, across: str, facts: ScheduleFact
 
 
 def _interleaved(out: StageSchedule, s: TeStage, place: int, facts: ScheduleFacts) -> Directives:
-    """Vectors along the axis that is contiguous in memory; the last one, of two or four elements, interleaves them."""
+    """Vectors along the axis that is contiguous in memory; the last axis, of two or four elements, interleaves them."""
     (*loops, last), extent = out.axes, s.axes[place].extent
     lanes = facts.machine.lanes(max(element_bits(s), 32), extent)
     loops[place], lane = out.split(loops[place], lanes, row_tail(extent, lanes))
@@ -196,7 +195,7 @@ def _interleaved(out: StageSchedule, s: TeStage, place: int, facts: ScheduleFact
 
 
 def vectorise(out: StageSchedule, s: TeStage, facts: ScheduleFacts, *, outer: int) -> None:
-    """Vectors along the last axis, if it is not one of the `outer` first and long enough."""
+    """Vectors along the last axis, if it is long enough and not one of the first `outer` axes."""
     if len(s.axes) <= outer:
         return
     last = s.axes[-1]

@@ -1,4 +1,4 @@
-"""The schedule that always applies: plain loops."""
+"""The fallback schedule, which always applies: plain loops."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from occ.compiler.targets.machine import Machine
 
 
 def fallback(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """All else: plain loops in order, reductions computed where they are read, the outermost loop in parallel."""
+    """Anything else: plain loops in order, reductions computed where they are read, the outermost loop in parallel."""
     facts = facts_of(f, machine)
     s = facts.root
     out = StageSchedule(s)

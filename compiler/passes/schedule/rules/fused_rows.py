@@ -1,4 +1,4 @@
-"""The schedule of several stages over the same rows, as a softmax: row by row, in cache."""
+"""The schedule of several stages over the same rows, such as softmax: row by row, in cache."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         return Declined("it is reductions and what is done with them, for which other rules do better")
     if _is_product(others, facts) or any(isinstance(r, TeStage) and r.role == WINDOW_ROWS for r in others):
         return Declined("it is a product, or a window in planes")
-    if any(is_fold(r) for r in others):  # in the loops of an update, and the loops that are fused here are not its
+    if any(is_fold(r) for r in others):  # inside an update's loops, and the loops fused here are not its own
         return Declined("it has folds, whose steps follow each other")
     depth = _shared_rows(s, others, facts)
     if not others or depth == 0 or len(s.axes) - depth > 1 or any(isinstance(r, Scatter) for r in others):
@@ -62,14 +62,14 @@ def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _is_product(others: list[AnyStage], facts: ScheduleFacts) -> bool:
-    """Whether the stages are a contraction and what it broadcasts, which is computed into memory before it."""
+    """Whether the stages are a contraction and the operand it broadcasts, which is computed into memory first."""
     sums = [r for r in others if isinstance(r, TeStage) and isinstance(r.expr, Reduce)]
     found = contraction(sums[0], facts.f) if len(sums) == 1 else None
     return found is not None and all(r is sums[0] or r.name == found.a.source for r in others)
 
 
 def _shared_rows(s: TeStage, others: list[AnyStage], facts: ScheduleFacts) -> int:
-    """How many leading axes all stages have in common and read each other at."""
+    """How many leading axes all stages have in common and are read at."""
     depth = min((len(r.axes) for r in [s, *others]), default=0)
     depth = min(depth, len(s.axes))
     names = {r.name for r in others}
@@ -89,12 +89,13 @@ def _shared_rows(s: TeStage, others: list[AnyStage], facts: ScheduleFacts) -> in
 
 
 def inside_rows(r: TeStage, root: str, level: Loop, facts: ScheduleFacts, depth: int) -> Directives:
-    """A stage computed in a row loop of another one, vectorised along its own last axis."""
+    """A stage computed in the row loop of another one, vectorised along its own last axis."""
     start, update = StageSchedule(r).compute_at(root, level), StageSchedule(r, update=1)
     if len(r.axes) > depth and nominal(r.axes[-1].extent) >= 4:
         last = start.axes[-1]
         width = facts.machine.lanes(element_bits(r), r.axes[-1].extent)
-        # By default the last vector of a row of any length starts before its end, and before the tensor where that is short.
+        # By default the last vector of a row of any length starts before its end, and before the tensor if the row is
+        # short.
         tail = ("GuardWithIf",) if row_tail(r.axes[-1].extent, width) == "GuardWithIf" else ()
         start.vectorize(last, width, *tail)
         if isinstance(r.expr, Reduce) and r.expr.kind in COMBINE:
@@ -107,7 +108,7 @@ def inside_rows(r: TeStage, root: str, level: Loop, facts: ScheduleFacts, depth:
 
 
 def _in_registers(r: TeStage, update: StageSchedule, width: int, tail: tuple[str, ...]) -> None:
-    """The sums of a stage, which are few vectors, over all that is summed up."""
+    """The sums of a stage, a few vectors, over everything that is summed."""
     last, extent = update.axes[-1], r.axes[-1].extent
     if isinstance(extent, int) and extent in (2 * width, LONG_SUM_VECTORS * width):
         vectors, lane = update.split(last, width)

@@ -34,15 +34,15 @@ from occ.compiler.passes.schedule.stage_facts import (
 )
 from occ.compiler.targets.machine import Machine
 
-_TWOS = 2  # times that products of twos of i16 are unrolled: LLVM adds up the sums of more steps in another order, and spills
+_TWOS = 2  # unroll factor of products of i16 pairs: with more, LLVM reorders the sums and spills
 _ROWS = 4  # of a convolution with one filter: with more, what they share does not stay in registers
-_SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have begun
+_SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have started
 
 
 def packed_contraction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Matrix products and convolutions: a tile of rows by vectors stays in registers, the left operand is broadcast.
+    """Matrix products and convolutions: a tile of rows by vectors stays in registers, with the left operand broadcast.
 
-    Lanes run along a contiguous axis of the right operand. 97-100 % of peak on packed panels; a tile wants about 14 accumulators, and 28 spill.
+    Lanes run along a contiguous axis of the right operand. 97-100 % of peak on packed panels; about 14 accumulators are best, and 28 spill.
     """
     facts = facts_of(f, machine)
     return facts.scheduled(product_loops(facts.root, facts))
@@ -83,7 +83,7 @@ def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
 def _down_rows(acc: TeStage, c: Contraction) -> Contraction | None:
     """The tile of a convolution with one filter: vectors along rows, a few rows at once.
 
-    The rows share what they read where the innermost loop goes down the window.
+    The rows share what they read if the innermost loop runs down the window.
 
     Zen 5, one thread, 8 channels of 5x5 on 172x264: 338 --> 142 us.
     """
@@ -102,7 +102,7 @@ def _names(e: Expr) -> set[str]:
 
 
 def _width(extent: Dim, lanes: int) -> int:
-    """Width of a tile where `B` is not packed: whole vectors, and nothing read past the end of a row."""
+    """Width of a tile if `B` is not packed: whole vectors, and nothing read past the end of a row."""
     if not isinstance(extent, int):
         return 0
     for width in (2 * lanes, lanes, lanes // 2, lanes // 4):
@@ -175,7 +175,7 @@ def _tile(
 
 
 def _start(start: StageSchedule, c: Contraction, width: int, lanes: int, *, aligned: bool, rows: int) -> None:
-    """The tile before anything is added: zeros in registers. `rows` bounds its rows, where the last tile may have fewer."""
+    """The initial tile: zeros in registers. `rows` bounds its rows, if the last tile may have fewer."""
     n = start.loop(c.lanes)
     others = [x for x in start.axes if x != n]
     if others:
@@ -192,13 +192,13 @@ def _start(start: StageSchedule, c: Contraction, width: int, lanes: int, *, alig
 
 
 def _update(acc: TeStage, c: Contraction, lanes: int, facts: ScheduleFacts) -> Directives:
-    """The loops in which a tile is summed up."""
+    """The loops in which a tile is summed."""
     update = StageSchedule(acc, update=1)
     tile, dot = ([update.loop(a)] if a else [] for a in (c.tile, c.dot))
     n, order = update.loop(c.lanes), [update.loop(a) for a in c.order]
     rest = [x for x in update.axes if x not in (n, *tile)]
     vectors, lane = update.split(n, lanes, into="wx")
-    # The rows inside of the vectors: with the vectors inside, all broadcast rows would be alive at once.
+    # Rows are unrolled inside the vectors; the other way round, all broadcast rows would be live at once.
     update.reorder(*dot, lane, vectors, *tile, *order, *reversed(rest))
     if dot:
         update.atomic().vectorize(*dot)
@@ -212,8 +212,10 @@ def _update(acc: TeStage, c: Contraction, lanes: int, facts: ScheduleFacts) -> D
 
 
 def _cost(s: TeStage, acc: TeStage, c: Contraction, facts: ScheduleFacts) -> int:
-    """Operations, for `parallel`: a small product finishes before a second thread starts. How many rows a symbolic
-    extent has, the pixels of images most of all, a run knows: the native entry keeps those of few operations on its thread.
+    """Operations, for `parallel`: a small product finishes before a second thread starts.
+
+    A symbolic row count, especially the pixels of images, is known at run time: the native entry keeps small ones on
+    its own thread.
     """
     if facts.hint.parallel is not None:
         return work(s, facts)

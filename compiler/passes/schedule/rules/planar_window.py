@@ -1,4 +1,4 @@
-"""The schedule of windows in planes, such as pools between images whose rows are contiguous."""
+"""The schedule of windows in planes, such as pooling on images with contiguous rows."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, 
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
 
-_UNROLLED = 16  # taps that stand in order
+_UNROLLED = 16  # taps that are unrolled
 
 
 def planar_window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Windows over contiguous rows, as in pools: column results into L1, then along the row.
+    """Windows over contiguous rows, such as pools: column results into L1, then along the row.
 
-    A border along the rows is tested in loops of its own (`likely`), and never copied.
+    A border along the rows is handled in separate loops (`likely`), and never copied.
     """
     facts = facts_of(f, machine)
     return facts.scheduled(planar_loops(facts.root, facts))
@@ -54,9 +54,9 @@ def planar_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
 
 
 def lanes_along(s: TeStage, acc: TeStage, machine: Machine) -> int:
-    """Vector width along the rows: half where rows are short or of symbolic length.
+    """Vector width along the rows: half if rows are short or of symbolic length.
 
-    Elements are gathered one by one in those vectors that reach over a border.
+    In vectors that reach over a border, elements are gathered one by one.
     """
     width, whole = s.axes[-1].extent, machine.lanes(32)
     lanes = machine.lanes(max(element_bits(acc), element_bits(s)), width)
@@ -74,10 +74,10 @@ def is_along_rows(acc: TeStage) -> bool:
 
 
 def _line(rows: TeStage, down: TeStage, root: str, level: Loop, facts: ScheduleFacts) -> Directives:
-    """Rows of what the columns come to, a vector of columns at a time."""
+    """Rows of column results, a vector of columns at a time."""
     columns = rows.axes[-1].extent
     lanes = lanes_along(rows, down, facts.machine)
-    if may_be_short(columns, facts):  # but not than a window: these read nothing past the end of a row
+    if may_be_short(columns, facts):  # but not shorter than a window: these read nothing past the end of a row
         lanes = min(lanes, 1 << max(int(lower(columns)), 1).bit_length() - 1)
     out = StageSchedule(rows).compute_at(root, level)
     vectors, lane = out.split(out.axes[-1], lanes, tail(columns, lanes))
@@ -91,12 +91,12 @@ def _rows(acc: TeStage, facts: ScheduleFacts) -> TeStage | None:
 
 
 def may_be_short(width: Dim, facts: ScheduleFacts) -> bool:
-    """Whether rows may have fewer elements than a vector, which would read past their end."""
+    """Whether rows may be shorter than a vector, which would then read past their end."""
     return not isinstance(width, int) and not facts.wide
 
 
 def tail(extent: Dim, lanes: int) -> str:
-    """How the last vector of a row is computed: inwards where rows are of symbolic length."""
+    """The tail strategy for the last vector of a row: shifted inwards if rows have symbolic length."""
     return row_tail(extent, lanes) if isinstance(extent, int) else "ShiftInwards"
 
 
@@ -121,9 +121,9 @@ def _is_border(p: AnyStage, down: TeStage, facts: ScheduleFacts) -> bool:
 
 
 def _border(p: AnyStage, root: str, level: Loop, facts: ScheduleFacts) -> Directives:
-    """A border around what is in memory is tested for each tap.
+    """A border around a stored tensor is tested for each tap.
 
-    One around what takes functions is copied, a plane at a time.
+    A border around computed elements is copied, a plane at a time.
     """
     assert isinstance(p, TeStage)
     functions = any(isinstance(n, Call) for x in (p, *facts.inlined_into(p)) for n in walk(x.expr))

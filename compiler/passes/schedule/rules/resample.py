@@ -1,4 +1,4 @@
-"""The schedule of Resize along its last axis: gathers from rows that are computed before."""
+"""The schedule of Resize along its last axis: gathers from rows computed in advance."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ from occ.compiler.targets.machine import Machine
 def resample(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """The last axis of a Resize: the sampled row is computed into L1, then vectors gather.
 
-    Linear by 2 of 256 planes of 64x64: 5.6 ms with the rows inlined, four elements gathered for each, and 2.5 ms so.
+    Linear by 2 of 256 planes of 64x64: 5.6 ms with the rows inlined, which gathers four elements each, and 2.5 ms this
+    way.
     """
     facts = facts_of(f, machine)
     s = facts.root

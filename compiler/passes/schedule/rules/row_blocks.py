@@ -11,18 +11,18 @@ from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.passes.schedule.stage_facts import Contraction, element_bits, extent_of
 
-_NEAR = 256 << 10  # bytes that stay in L2 next to what else a core works on: a quarter of the cache of current cores
-_TASKS = 16  # with fewer the slowest thread has too much more than its share
+_NEAR = 256 << 10  # bytes that stay in L2 beside a core's other data: a quarter of the cache of current cores
+_TASKS = 16  # with fewer, the slowest thread gets much more than its share
 _WORTH = 1_000_000  # operations of a task, about 10 us
 
 
 @dataclass(frozen=True)
 class Blocks:
-    """How the rows of a product are cut.
+    """How the rows of a product are split.
 
     Attributes:
         tiles: register tiles of a block.
-        count: blocks, at the smallest size that the extent can have; 0 where only larger ones have several.
+        count: blocks at the smallest possible extent; 0 if only larger extents have several.
         outermost: whether all panels of columns are computed for one block before the next.
     """
 
@@ -32,10 +32,10 @@ class Blocks:
 
 
 def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int, hint: Hint) -> Blocks | None:
-    """The blocks of the rows of `acc`, or None where the panels alone will do.
+    """The blocks of the rows of `acc`, or None if the panels alone suffice.
 
-    Where all weights stay in L2, a block goes through all panels: its rows are read from memory once, and what it writes
-    is whole. Otherwise a block is a part of a panel. What a hint says counts before that.
+    If all weights stay in L2, a block covers all panels: its rows are read from memory once, and its output is
+    contiguous. Otherwise a block is a part of a panel. A hint takes precedence.
     """
     size = element_bits(acc) // 8
     depth = nominal_count(a.extent for a in reduce_axes(acc.expr))
@@ -61,5 +61,5 @@ def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int,
 
 
 def _least(extent: Dim) -> int:
-    """The smallest value of an extent of a tensor that is not empty."""
+    """The smallest extent that a non-empty tensor can have."""
     return evaluate(extent, {name: max(s.lo, 1) for name, s in symbols(extent).items()})

@@ -11,15 +11,16 @@ from occ.compiler.passes.schedule.loops import Directives, row_tail, tasks
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, facts_of, work
 from occ.compiler.targets.machine import Machine
 
-_ROWS = 32  # that a tree takes before the next one
-_TOGETHER = 8  # trees that a row goes down at a time
+_ROWS = 32  # steps that a tree takes before the next one
+_TOGETHER = 8  # trees evaluated for a row at a time
 
 
 def sequential_folds(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Decision trees: sequential folds over nodes for a block of rows, then the fold over leaves.
 
-    What a block of rows reads is computed before them, one tree after the other, whose nodes are in cache then. Steps of a fold wait for each other and those of its neighbours do not: a processor takes several
-    at once, so they stay scalars. 500 trees of 31 leaves, 10,000 rows: three times as fast as row by row.
+    What a block of rows reads is computed before them, one tree after the other, with the tree's nodes in cache. The
+    steps of a fold depend on each other but not on its neighbours': a processor overlaps several, so they stay scalar.
+    500 trees of 31 leaves, 10,000 rows: three times as fast as row by row.
     """
     facts = facts_of(f, machine)
     s = facts.root
@@ -33,7 +34,7 @@ def sequential_folds(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     out = StageSchedule(s, update=1)
     rows = min(_ROWS, first.extent) if isinstance(first.extent, int) and first.extent else _ROWS
     tail = row_tail(first.extent, rows)
-    # ShiftInwards would add up a row twice: Halide refuses it.
+    # ShiftInwards would add a row twice: Halide rejects it.
     block, row = out.split(out.axes[0], rows, "GuardWithIf" if tail == "ShiftInwards" else tail)
     out.reorder(*_steps(s, out), *reversed(out.axes[1:]), row, block)
     if tasks(first.extent, rows) != 1 and sum(work(p, facts) for p in inner) >= SERIAL:
@@ -45,10 +46,10 @@ def sequential_folds(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _together(p: TeStage) -> Directives:
-    """The steps of some neighbours on the last axis at once, for one row after the other.
+    """The steps of some neighbours on the last axis at once, one row after the other.
 
-    Those beyond the last are of nobody, and nothing reads them. Neighbours are apart in memory, or LLVM would make
-    vectors of them, which it gathers an element at a time.
+    Those past the last are unused. Neighbours are separate in memory, or LLVM would form vectors of them, gathered an
+    element at a time.
     """
     update = StageSchedule(p, update=1)
     (row, *others), steps = update.axes, _steps(p, update)
@@ -68,7 +69,7 @@ def _steps(s: TeStage, update: StageSchedule) -> list[Loop]:
 
 
 def is_fold(s: AnyStage) -> bool:
-    """Whether a stage is one fold, whose steps follow each other."""
+    """Whether a stage is one fold with sequentially dependent steps."""
     return isinstance(s, TeStage) and isinstance(s.expr, Reduce) and s.expr.kind in FOLDS
 
 

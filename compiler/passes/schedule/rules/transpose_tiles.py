@@ -1,4 +1,4 @@
-"""The schedule of transpositions, alone or with elementwise work, in square tiles of registers."""
+"""The schedule of transpositions, with or without elementwise work, in square register tiles."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from occ.compiler.passes.schedule.rules.elementwise import across
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, facts_of, work
 from occ.compiler.targets.machine import Machine
 
-_SIDE = 4  # of a square in registers, of whatever elements: larger ones take longer
+_SIDE = 4  # of a square in registers, for any element type: larger ones take longer
 
 
 def transpose_tiles(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Transpositions: squares are read along the rows of the operand, and transposed in registers by shuffles.
+    """Transpositions: squares are read along the operand's rows, and transposed in registers by shuffles.
 
     Zen 5, 64 of 56x56: f32 36 --> 19 us, f16 26 --> 16, bytes 25 --> 18.
 
@@ -55,7 +55,7 @@ def transpose_tiles(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _with_squares(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
-    """Turns what an elementwise stage reads across rows into a stage that is read along them.
+    """Inserts a stage read along rows for what an elementwise stage reads across them.
 
     `out[i, j] = p[j, i]` --> `squares[i, j] = p[j, i]`, `out[i, j] = squares[i, j]`
     """

@@ -1,4 +1,4 @@
-"""The schedule of reductions that are computed into memory themselves."""
+"""The schedule of reductions that are themselves computed into memory."""
 
 from __future__ import annotations
 
@@ -14,15 +14,16 @@ from occ.compiler.passes.schedule.loops import INNERMOST, parallel, tasks
 from occ.compiler.passes.schedule.stage_facts import contiguous, element_bits, extent_of, facts_of, work
 from occ.compiler.targets.machine import Machine
 
-_REGISTERS = 16  # vectors that are computed together
-_TAPS = 64  # elements of a window that are added without a loop
+_REGISTERS = 16  # vectors computed together
+_TAPS = 64  # elements of a window added without a loop
 
 
 def vector_reduction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Reductions that are in memory themselves: vectors along the last axis of the result.
+    """Reductions that are themselves in memory: vectors along the last axis of the result.
 
-    The taps of a small window are added in registers: RoiAlign of 1,000 regions and 256 channels, which are last then, takes
-    413 ms element by element and 53 ms so. What is computed of the same elements, as the least and the greatest of them, is computed in one pass.
+    The taps of a small window are added in registers: RoiAlign of 1,000 regions and 256 channels, channels last, takes
+    413 ms element by element and 53 ms this way. Results over the same elements, such as minimum and maximum, are
+    computed in one pass.
     """
     facts = facts_of(f, machine)
     s = facts.root
@@ -51,7 +52,7 @@ def vector_reduction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         update.vectorize(vector).unroll(vectors)
     for loop in (
         several if f.dims else ()
-    ):  # Halide may not find out that a quotient of sizes, such as a group, is below that
+    ):  # Halide may not infer that a quotient of sizes, such as a group, is below that
         start.bound_extent(loop, fixed[loop])
     for loop in (*several, *(update.reduced if few else ())):
         update.unroll(loop)

@@ -21,23 +21,23 @@ from occ.compiler.passes.schedule.stage_facts import (
 from occ.compiler.targets.machine import Machine
 
 _WINDOW = 7  # taps along an axis of a small window
-_STRIP = 16  # vectors of columns that are added up together
-_MOST = _WINDOW * _WINDOW  # taps that stand in order: 5x5 of 4 channels, 8 rows at once, took Halide 15 s in place of 2
+_STRIP = 16  # vectors of columns added together
+_MOST = _WINDOW * _WINDOW  # taps that are unrolled: 5x5 of 4 channels, 8 rows at once, took Halide 15 s instead of 2
 
 
 def window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Windows and other reductions with vectors along the last axis: depthwise convolutions, pools, column sums.
 
-    A few neighbours along the axis before share the taps that they load. Whether those are beyond a border is tested once
-    for all of them: depthwise convolutions are 1.4 to 2.4 times as fast as with a padded copy. Where there are no
-    neighbours, or vectors are across the border, it is added a few rows at a time, while they are in cache.
+    A few neighbours along the second-last axis share the taps that they load. Whether those are beyond a border is
+    tested once for all of them: depthwise convolutions are 1.4 to 2.4 times as fast as with a padded copy. If there are
+    no neighbours, or vectors cross the border, the border is added a few rows at a time, while they are in cache.
     """
     facts = facts_of(f, machine)
     return facts.scheduled(_column_sums(facts.root, facts) or window_loops(facts.root, facts))
 
 
 def _column_sums(s: AnyStage, facts: ScheduleFacts) -> Directives:
-    """Sums of long columns, several vectors of neighbours in registers; nothing if it has none, or few columns.
+    """Sums of long columns, several adjacent vectors in registers; nothing if there are none, or few columns.
 
     A column of vectors reads one line of each page. Sapphire Rapids, the sums of 2,048 columns of 1,024 rows: 840 --> 350 us.
     """
@@ -111,7 +111,7 @@ def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
 def _lanes(s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> int:
     """Elements of a vector along the last axis.
 
-    0 where vectors cannot run along it, or it is too short for them.
+    0 if vectors cannot run along it, or it is too short for them.
     """
     if not sums or not all(same_axes(s, r) and contiguous(r, r.axes[-1].name, facts) for r in sums):
         return 0
@@ -122,7 +122,7 @@ def _lanes(s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> int:
 
 
 def _neighbours(s: TeStage, facts: ScheduleFacts) -> int:
-    """How many elements along the axis before the last are computed at once."""
+    """How many elements along the second-last axis are computed at once."""
     extent = s.axes[-2].extent
     if any(_tests_lanes(r) for r in facts.reductions(s)):
         return 1
@@ -131,9 +131,9 @@ def _neighbours(s: TeStage, facts: ScheduleFacts) -> int:
 
 
 def _tests_lanes(r: TeStage) -> bool:
-    """Whether a reduction chooses by its position in a row of symbolic length, as a transposed convolution does.
+    """Whether a reduction selects by its position in a row of symbolic length, as a transposed convolution does.
 
-    Halide looks at each lane of each such tap: 36 taps of 8 neighbours took it minutes.
+    Halide analyses each lane of each such tap: 36 taps of 8 neighbours took it minutes.
     """
     last = r.axes[-1]
     chosen = [n.cond for n in walk(r.expr) if isinstance(n, Select)]
@@ -149,7 +149,7 @@ def _is_border(p: AnyStage, s: TeStage, sums: list[TeStage], facts: ScheduleFact
 
 
 def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
-    """Whether a border tests nothing along the last axis, and only passes on what it reads.
+    """Whether a border tests nothing along the last axis, and only passes its input through.
 
     Widened for all neighbours or not.
     """
@@ -157,7 +157,7 @@ def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
     e = e.arg if isinstance(e, Cast) and e.dtype == F32 and facts.machine.has_f16c else e
     if not isinstance(p, TeStage) or not isinstance(e, Select) or not isinstance(e.then, Load):
         return False
-    # Else each tap would gather its lanes, and Halide look at each of those, for minutes.
+    # Otherwise each tap would gather its lanes, and Halide would analyse each of those, for minutes.
     if not contiguous(p, p.axes[-1].name, facts):
         return False
     tested = {n.name for n in walk(e.cond) if isinstance(n, Index)}
@@ -165,7 +165,7 @@ def _is_outside_vectors(p: AnyStage, facts: ScheduleFacts) -> bool:
 
 
 def _border(p: AnyStage, root: str, level: Loop, tile: int, facts: ScheduleFacts) -> Directives:
-    """A border: tested once for all neighbours of a tile if possible, else for some rows."""
+    """A border: tested once for all neighbours of a tile if possible, otherwise for some rows."""
     if tile > 1 and _is_outside_vectors(p, facts):
         return StageSchedule(p).compute_inline().directives
     made = StageSchedule(p).compute_at(root, level)
@@ -180,7 +180,7 @@ def _taps(r: TeStage, root: str, level: Loop, lanes: int, tile: int, *, guarded:
     """A reduction in registers: vectors along the last axis, neighbours and the taps of a small window unrolled."""
     start, update = StageSchedule(r), StageSchedule(r, update=1)
     *others, x = start.axes
-    # Rounded up to whole vectors, as Halide does of itself, a row of any length would be read past its end.
+    # Rounded up to whole vectors, as Halide does by default, a row of any length would be read past its end.
     tail = ("GuardWithIf",) if guarded else ()
     start.compute_at(root, level).vectorize(x, lanes, *tail)
     near = [others.pop()] if tile > 1 else []

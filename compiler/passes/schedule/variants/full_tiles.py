@@ -18,10 +18,10 @@ _PLANAR = {depthwise_planes.__name__: depthwise_loops, planar_window.__name__: p
 
 
 def full_tile_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Windows whose rows may be long: a second schedule for rows of at least one tile of neighbours.
+    """Windows with possibly long rows: a second schedule for rows of at least one tile of neighbours.
 
-    Depthwise convolutions and pools compute some neighbours at once, the last of which are inwards where a row is no
-    multiple of them; so rows must have as many. Where their length is symbolic a run decides.
+    Depthwise convolutions and pools compute several neighbours at once. If a row is not a multiple of them, the last
+    group is shifted inwards; so rows must have at least that many. A symbolic length decides at run time.
 
     Zen 4, time over that of a fixed shape: 96 channels of 6x48, 5x5: 1.63 --> 0.86, 48 of 24x96, 3x3: 2.3 --> 1.1.
     """
@@ -37,9 +37,9 @@ def full_tile_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def full_tile_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Windows in planes whose rows may be long: a second schedule for rows of at least one vector.
+    """Windows in planes with possibly long rows: a second schedule for rows of at least one vector.
 
-    The last vector of such a row is inwards, so that none is partial; in shorter ones only columns are taken in vectors.
+    The last vector of such a row is shifted inwards, so that none is partial; in shorter rows only columns use vectors.
 
     Partial vectors are gathered element by element. 512 averages of 7x7, Zen 5: 72 --> 19 us.
     """
@@ -55,7 +55,7 @@ def full_tile_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def full_vectors(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Columns whose rows may be long: a second schedule for rows of at least one vector.
+    """Columns with possibly long rows: a second schedule for rows of at least one vector.
 
     The last vector of such a row starts before its end, so that none is partial, and nothing is read past the end.
 
@@ -73,14 +73,14 @@ def full_vectors(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _guarded_lanes(s: TeStage, f: TeFunc) -> int:
-    """Elements of a vector along the last axis where the last vector of a row is guarded, or 0."""
+    """Elements of a vector along the last axis if the last vector of a row is guarded, or 0."""
     splits = (d.args for d in f.schedule if d.stage == s.name and d.call == "split")
     found = (n for axis, _, _, n, *tail in splits if axis == s.axes[-1].name and tail == ["GuardWithIf"])
     return next((n for n in found if isinstance(n, int)), 0)
 
 
 def _rule_of(s: AnyStage, f: TeFunc) -> str:
-    """The rule that was asked to schedule a stage; empty for one that is computed in the loops of another."""
+    """The rule that scheduled a stage; empty for one computed in the loops of another."""
     placed = any(d.stage == s.name and d.call in ("compute_at", "compute_inline") for d in f.schedule)
     return "" if placed else made_by(f, s.name)
 
@@ -106,9 +106,9 @@ def _together(s: TeStage, f: TeFunc, machine: Machine) -> int:
 
 
 def _mine(s: TeStage, f: TeFunc, machine: Machine) -> list[TeStage]:
-    """Stages that this variant computes in the loops of a stage: inlined ones, and a border.
+    """Stages that this variant computes in a stage's loops: inlined ones, and a border.
 
-    Another one stays in memory, for both schedules.
+    Any other one stays in memory, for both schedules.
     """
     facts = facts_of(f, machine)
     names = {x.name for x in facts.inlined_into(s)} | {d.stage for d in _wide(s, f, machine)} - {s.name}
@@ -116,7 +116,7 @@ def _mine(s: TeStage, f: TeFunc, machine: Machine) -> list[TeStage]:
 
 
 def _inside(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
-    """Stages that are computed in the loops of `s`."""
+    """Stages computed in the loops of `s`."""
     names: set[str] = {s.name}
     for x in reversed(facts.f.stages):
         readers = {r.name for r in facts.f.stages if any(n.source == x.name for e in r.exprs for n in loads(e))}

@@ -1,4 +1,4 @@
-"""Variants for skinny matrix products: few rows, a number known at run time only."""
+"""Variants for skinny matrix products: few rows, in a number known only at run time."""
 
 from __future__ import annotations
 
@@ -17,14 +17,15 @@ from occ.compiler.passes.schedule.stage_facts import FEW_ROWS, ScheduleFacts, co
 from occ.compiler.passes.schedule.variants.variant import with_variant
 from occ.compiler.targets.machine import Machine
 
-_HALF = 4  # rows of the lower tile: as many sums as hide the latency of an addition
+_HALF = 4  # rows of the lower tile: enough sums to hide the latency of an addition
 
 
 def skinny_gemm(f: TeFunc, machine: Machine) -> TeFunc | Declined:
-    """Products whose rows may be few: a second schedule, row by row, and one with a lower tile.
+    """Products with possibly few rows: a second schedule, row by row, and one with a lower tile.
 
-    Tiles of rows whose number is symbolic are computed whole, so one row, as in a step of a recurrence, takes as long as
-    a tile. With `FEW_ROWS` rows or less the product is computed row by row instead, and with `_HALF` or less in a lower tile.
+    If the number of rows is symbolic, tiles are computed whole, so one row, as in a recurrence, takes as long as a
+    tile. With `FEW_ROWS` rows or fewer the product is computed row by row instead, and with `_HALF` or fewer in a lower
+    tile.
 
     `out[i<N, j] = acc[i, j]` --> `out[i<N, j] = N <= 2 ? accfew[i, j] : N <= 4 ? acchalf[i, j] : acc[i, j]`
     """
@@ -39,12 +40,12 @@ def skinny_gemm(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _guarded_product(s: AnyStage, f: TeFunc) -> TeStage | None:
-    """The product that is computed in the loops of `s` in tiles of rows with a guarded tail."""
+    """The product computed in the loops of `s` in tiles of rows with a guarded tail."""
     inside = {d.stage for d in f.schedule if d.call == "compute_at" and d.args[0] == s.name}
     bounded = {(d.stage, d.args[0]) for d in f.schedule if d.call == "bound_extent"}
     for acc in f.stages:
         if acc.name not in inside or not isinstance(acc, TeStage) or acc.role == CONV:
-            continue  # images have more positions than a few
+            continue  # images have more positions than that
         found = contraction(acc, f)
         if (
             found is None
@@ -59,14 +60,14 @@ def _guarded_product(s: AnyStage, f: TeFunc) -> TeStage | None:
 
 
 def _with_half(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
-    """A variant for tiles of `_HALF` rows: a GRU of 80 for a batch of 3 gains 80 %."""
+    """A variant for tiles of `_HALF` rows: a GRU of 80 with a batch of 3 gains 80 %."""
     found = contraction(acc, f)
     assert found is not None, "it has a tile"
     tile = next(
         d.args[1] for d in f.schedule if (d.stage, d.call, d.args[:1]) == (acc.name, "bound_extent", (found.tile,))
     )
     count = extent_of(acc, found.tile)
-    few, test = (AtMost(count, n).simplest for n in (FEW_ROWS, _HALF))  # of `5*N` rows alike: no N has from 3 to 4
+    few, test = (AtMost(count, n).simplest for n in (FEW_ROWS, _HALF))  # also for `5*N` rows: no N gives 3 to 4 of them
     if machine.rows or not isinstance(tile, int) or tile < 2 * _HALF or test == few:
         return f
     low = replace(machine, rows=_HALF)
@@ -92,7 +93,7 @@ def _with_few(f: TeFunc, onto: TeFunc, s: TeStage, acc: TeStage, machine: Machin
 
 
 def _between(f: TeFunc, s: TeStage, acc: TeStage) -> list[TeStage]:
-    """The product and the stages without memory through which `s` reads it."""
+    """The product and the inlined stages through which `s` reads it."""
     stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
     found = {acc.name: acc}
     for x in f.stages:

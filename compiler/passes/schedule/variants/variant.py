@@ -19,17 +19,17 @@ def with_variant(
     f: TeFunc, s: TeStage, between: Sequence[TeStage], test: AtMost, loops: Loops, *,
     onto: TeFunc | None = None, suffix: str = "few",
 ) -> TeFunc:  # fmt: skip
-    """The function with another schedule of one stage besides its own, which runs take whose sizes pass a test.
+    """The function with a second schedule of one stage, used at run time if sizes satisfy a condition.
 
-    Instead of its own if all do, and as it is if none does or the rule does not apply.
+    It replaces the first one if all sizes do; the function is unchanged if none do or the rule does not apply.
 
     Args:
         f: a scheduled function.
         s: the stage, in memory.
-        between: stages through which it reads its operands, of which it gets its own.
-        test: of sizes.
-        loops: the directives of the stage and those; it takes the stage and the function that has that one alone.
-        onto: `f` with variants whose tests hold for more sizes, which come after this one; `f` itself by default.
+        between: stages through which it reads its operands; the variant gets copies of them.
+        test: the condition on sizes.
+        loops: takes the stage and the function with that one alone; returns the directives of the stage and its copies.
+        onto: `f` with variants that cover more sizes and come after this one; `f` itself by default.
         suffix: of the names of its own stages.
     """
     test, onto = test.simplest, f if onto is None else onto
@@ -57,7 +57,7 @@ def with_variant(
 
 
 def copied(s: TeStage, names: set[str], suffix: str = "few") -> TeStage:
-    """A stage under another name, with axes of its own, reading others of `names` under their other names."""
+    """A stage under another name, with axes of its own, reading other stages in `names` under their new names."""
     inner = {a.name: f"{a.name}{suffix[0]}" for a in reduce_axes(s.expr)}
     outer = {a.name: f"{a.name}{suffix[0]}" for a in s.axes}
 
