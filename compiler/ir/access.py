@@ -1,7 +1,7 @@
 """Access relations of operators: which elements of each operand an element of the result reads.
 
-The body is built for operands of the same types and ranks whose extents are symbols, so that what is found holds of all
-extents, and asks for no value.
+The body is built for operands with the same types and ranks but symbolic extents, so the result holds for all extents,
+and depends on no values.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def access(op: Op) -> Access:
 
 
 def _ranks(op: Op) -> Hashable:
-    """Element types and ranks of the operands; None where one is no tensor of known rank."""
+    """Element types and ranks of the operands; None if one is not a tensor of known rank."""
     types = [None if v is None else v.type for v in op.operands]
     if any(t is not None and (not isinstance(t, TensorType) or t.shape is None) for t in types):
         return None
@@ -53,7 +53,7 @@ def _read_off(op: Op) -> Access:
     try:
         result = op.spec.body(t, *operands, a=attributes(op))
     except Exception:
-        return Access()  # the body asks for more than types: for constant extents, or some that fit each other
+        return Access()  # the body needs more than types: constant extents, or extents that match
     stages = [simplify_stage(s) for s in t.stages]
     if not isinstance(result, Tensor) or not stages or result.name != stages[-1].name:
         return Access()
@@ -63,7 +63,7 @@ def _read_off(op: Op) -> Access:
 
 
 def _generic(x: Tensor) -> Tensor:
-    """The tensor with symbols for extents, the same for axes that broadcasting pairs."""
+    """The tensor with symbolic extents, shared by axes that broadcasting pairs."""
     dims = tuple(symbol(f"_from_end{x.rank - k}") for k in range(x.rank))
     return Tensor(x.name, TensorType(x.dtype, dims))
 
@@ -88,12 +88,12 @@ def _permutation(stage: Any, x: Tensor) -> tuple[int, ...] | None:
 
 
 def reads(op: Op) -> str:
-    """The order of axes in which an operator reads fastest: `any`, `channels`, `last`, `planes` or `rows`, see `OpSpec`."""
+    """The axis order in which an operator reads fastest, one of the values of `OpSpec.reads`."""
     return _stated(op, op.spec.reads) or ANY
 
 
 def writes(op: Op) -> str:
-    """The order of axes in which an operator writes: `any`, `channels`, `first`, `last`, `planes` or `rows`, see `OpSpec`."""
+    """The axis order in which an operator writes, one of the values of `OpSpec.writes`."""
     follows = access(op).elementwise and "view" not in op.spec.tags
     return _stated(op, op.spec.writes) or (ANY if follows else ROWS)
 

@@ -21,15 +21,15 @@ from occ.compiler.ir.value import Value, Weight
 
 Elements = tuple[Dim | float | None, ...]
 Known = Callable[[Value], Elements | None]
-LARGEST_KNOWN = 1024  # elements of an integer tensor that may decide a shape
+LARGEST_KNOWN = 1024  # elements of an integer tensor that may define a shape
 
 
 _ARITHMETIC = {"Add", "Sub", "Mul"}  # as fast with a scalar that is loaded once; division is not
-_LEARNED = 5  # significant digits, and more: a number that training found, where people and formulas write shorter ones
+_LEARNED = 5  # significant digits from which a number counts as trained, not written by people or formulas
 
 
 class ConstTensor(Tensor):
-    """A one-element constant: a load of it is the literal, so that it costs no parameter."""
+    """A one-element constant: loads of it become literals, so it needs no parameter."""
 
     __slots__ = ("const",)
 
@@ -42,10 +42,10 @@ class ConstTensor(Tensor):
 
 
 def is_literal(value: Value | None, ops: Sequence[Op]) -> bool:
-    """Whether a value is a constant of one element that becomes a literal of the te function of `ops`.
+    """Whether a value is a one-element constant that becomes a literal in the te function of `ops`.
 
-    A number that training found, such as a scale of 0.63296586, is a parameter instead where `ops` add or multiply it:
-    layers that differ in it alone share a kernel.
+    A trained number, such as a scale of 0.63296586, becomes a parameter instead if `ops` add or multiply it: layers
+    that differ only in it share a kernel.
     """
     if not isinstance(value, Weight) or value.data.size != 1 or value.tensor.dtype.kind not in "fiub":
         return False
@@ -60,7 +60,7 @@ def _is_learned(x: np.floating) -> bool:
 
 
 def static_elements(value: Value) -> Elements | None:
-    """The elements of a value that is known where it is defined: a small constant, or a `dims` op."""
+    """The elements of a value known at its definition: a small constant, or a `dims` op."""
     if isinstance(value, Weight):
         if value.tensor.dtype.kind in "fiub" and value.data.size <= LARGEST_KNOWN:
             return tuple(x if isinstance(x, float) else int(x) for x in value.data.reshape(-1).tolist())
@@ -77,7 +77,7 @@ def attributes(op: Op) -> SimpleNamespace:
 
 
 def tensor_of(value: Value | None, name: str, known: Known, *, static: bool) -> Any:
-    """An operand as the functions of an operator see it.
+    """An operand as an operator's functions see it.
 
     With its elements if they are known and it is `static`.
     """
@@ -89,14 +89,14 @@ def tensor_of(value: Value | None, name: str, known: Known, *, static: bool) -> 
 
 
 def typed_operands(op: Op) -> list[Any]:
-    """The operands as the functions of an operator see them where values do not matter; None for those left out."""
+    """The operands as an operator's functions see them if values do not matter; None for absent ones."""
     return [tensor_of(v, op.spec.operand_name(k), static_elements, static=False) for k, v in enumerate(op.operands)]
 
 
 def build_te(
     name: str, ops: Sequence[Op], inputs: Sequence[Value], outputs: Sequence[Value], known: Known = static_elements
 ) -> TeFunc:
-    """The te function of a few ops: their bodies run in order in one builder.
+    """The te function of several ops: their bodies run in order in one builder.
 
     Args:
         name: of the function.

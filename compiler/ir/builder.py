@@ -1,6 +1,6 @@
 """Builds named ops with their types inferred on the spot: `b.Mul(x, b.Sigmoid(x))`.
 
-The types of a composite operator are those of the ops that it builds, so inference is here too.
+The types of a composite operator are inferred from the ops that it builds, so inference is here too.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from occ.compiler.ir.value import Value, Weight
 if TYPE_CHECKING:
     from occ.compiler.ir.module import Module
 
-# What definitions of operators come to where nobody thought of a case.
+# Errors that operator definitions raise in unforeseen cases.
 OPERATOR_FAILURES = (
     ArithmeticError,
     AssertionError,
@@ -60,7 +60,7 @@ class GraphBuilder:
         self, region: Region, before: Op | None = None, loc: Location = UNKNOWN, module: Module | None = None,
         registry: Mapping[str, OpSpec] | None = None, *, types_only: bool = False,
     ) -> None:  # fmt: skip
-        self._types_only = types_only  # extents that the data decide stay placeholders, as in what `infer` says
+        self._types_only = types_only  # data-dependent extents stay placeholders, as `infer` returns them
         self._region, self._before, self._loc, self._module = region, before, loc, module
         if registry is None:
             registry = builtin() if module is None else module.registry
@@ -84,7 +84,7 @@ class GraphBuilder:
         return op.result if n_results == 1 else op.results
 
     def _settled(self, types: Sequence[Type]) -> Sequence[Type]:
-        """Types with a symbol of the module for each extent that the data decide, if the builder has one."""
+        """Types with a symbol of the module for each data-dependent extent, if the builder has one."""
         if self._module is None or self._types_only:
             return types
         found = {str(d) for t in types if isinstance(t, TensorType) for d in t.shape or () if is_placeholder(d)}
@@ -95,15 +95,15 @@ class GraphBuilder:
         self, name: str, operands: Sequence[Value | None], captured: Sequence[Value], types: Sequence[Type],
         body: Callable[..., Sequence[Value]], results: Sequence[Type], **attrs: Any,
     ) -> tuple[Value, ...]:  # fmt: skip
-        """Append an op of control flow with a body of its own, a new function of the module.
+        """Append a control-flow op with a body of its own, a new function of the module.
 
         Returns its results.
 
         Args:
             name: `Loop`, `Scan` or `SequenceMap`.
             operands: formal operands.
-            captured: what the body reads besides.
-            types: of the arguments of the body, captured values last.
+            captured: outer values that the body also reads.
+            types: of the body's arguments, captured values last.
             body: builds it: `body(builder, *arguments) -> results`.
             results: types of the results of the op.
             attrs: attributes of the op.
@@ -131,10 +131,10 @@ class GraphBuilder:
 def _fit_body(
     name: str, operands: Sequence[Value | None], captured: Sequence[Value], types: Sequence[Type], attrs: Mapping[str, Any]
 ) -> None:  # fmt: skip
-    """Have what a body is run with be of the types that it takes.
+    """Require that a body's operands have the types of its arguments.
 
     Raises:
-        Invalid: it surely is not.
+        Invalid: they certainly do not.
     """
     outside = [*operands, *captured]
     sequences = range(len(operands) - attrs.get("num_scan_inputs", 0), len(operands)) if name == "Scan" else range(0)
@@ -152,11 +152,11 @@ def _fit_body(
 def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
     """Result types of an op whose operands all have types.
 
-    Where assumptions are collected, all parts of what the operator means have a say: what a composite refuses or assumes, and what a
-    te body reads, hold of the operands as what `infer` states does.
+    When assumptions are collected, the whole meaning of the operator contributes: conditions and assumptions of a
+    composite, and the reads of a te body, apply to the operands just like those stated by `infer`.
 
     Raises:
-        Invalid: the operands do not fit; Unresolved (an Invalid) where the value of an operand is needed.
+        Invalid: the operands do not fit; Unresolved (an Invalid) if the value of an operand is needed.
     """
     spec = op.spec
     a = attributes(op)
@@ -187,10 +187,10 @@ def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
 
 
 def assume_within(name: str, stages: Sequence[AnyStage], shapes: Mapping[str, Sequence[Dim]]) -> None:
-    """Have what a te body reads be there, as far as its indices say what that is.
+    """Require that what a te body reads exists, as far as its indices show.
 
     Raises:
-        Invalid: it surely is not.
+        Invalid: it certainly does not.
     """
     for n in needed(stages, shapes):
         if n.certain and (upper(n.extent - n.last) <= 0 or upper(n.first) < 0):
@@ -204,7 +204,7 @@ def assume_within(name: str, stages: Sequence[AnyStage], shapes: Mapping[str, Se
 
 
 def _composite_types(op: Op, operands: Sequence[Value | None], given: Mapping[int, Elements] = {}) -> tuple[Type, ...]:
-    """The types of what a composite operator is made of; `given` are elements of operands that are known."""
+    """The result types of a composite operator's ops; `given` are known elements of operands."""
     from occ.compiler.ir.module import Module
 
     scratch, m = Region(), Module("scratch")
@@ -224,7 +224,7 @@ def _composite_types(op: Op, operands: Sequence[Value | None], given: Mapping[in
 
 
 def _agree(op: Op, types: Sequence[Type], known: Known) -> None:
-    """Have an operator that states its types be what it is made of."""
+    """Require that an operator with stated types matches its composite."""
     static = [k for k, v in enumerate(op.operands) if v is not None and op.spec.operand_name(k) in op.spec.static]
     elements = {k: known(v) for k in static if isinstance(v := op.operands[k], Value) and not isinstance(v, Weight)}
     given = {k: e for k, e in elements.items() if e is not None and all(x is not None for x in e)}

@@ -10,8 +10,8 @@ from occ.compiler.ir.shape import surely_different
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value
 
-# By routine: operands that it has before those that it passes on, operands that its functions have before these, and results
-# that they have before its own.
+# By routine: operands before those that it passes on, operands that its functions have before these, and results that
+# they have before its own.
 _OWN = {"if": (1, 0, 0), "loop": (2, 2, 1), "scan": (0, 0, 0), "map": (0, 0, 0)}
 ROUTINES = {"If": "if", "Loop": "loop", "Scan": "scan", "SequenceMap": "map"}
 
@@ -19,13 +19,13 @@ ROUTINES = {"If": "if", "Loop": "loop", "Scan": "scan", "SequenceMap": "map"}
 def call_problems(
     routine: str, operands: Sequence[Value | None], results: Sequence[Value | None], attrs: Mapping[str, Any], f: Func
 ) -> Iterator[str]:
-    """How a function differs from what a routine of control flow gives it and takes from it.
+    """How a function differs from what a control-flow routine passes to it and expects from it.
 
     Args:
         routine: one of the values of `ROUTINES`.
-        operands: that it reads.
-        results: that it gives, or where it writes them.
-        attrs: among them `captures`, the last operands, which functions are given as they are, and `num_scan_inputs`.
+        operands: operands that it reads.
+        results: results that it returns, or where it writes them.
+        attrs: include `captures`, the number of trailing operands passed to functions unchanged, and `num_scan_inputs`.
         f: a function that it runs.
     """
     own, passed, returned = _OWN[routine]
@@ -49,7 +49,7 @@ def call_problems(
 
 
 def agree(stated: Type | None, inferred: Type | None) -> bool:
-    """Whether two types can be the same; symbolic extents that are not proven different agree."""
+    """Whether two types can be the same; symbolic extents are compatible unless proven different."""
     if not isinstance(stated, TensorType) or not isinstance(inferred, TensorType):
         return type(stated) is type(inferred)
     if stated.shape is None or inferred.shape is None:
@@ -60,7 +60,7 @@ def agree(stated: Type | None, inferred: Type | None) -> bool:
 
 
 def _fits(outer: Value | None, inner: Value | None, *, sliced: bool) -> bool:
-    """Whether a value outside can be one inside, or, sliced, be made of such."""
+    """Whether an outer value can be the inner one, directly or by slicing."""
     a, b = (v.type if v is not None else None for v in (outer, inner))
     if a is None or b is None:
         return True

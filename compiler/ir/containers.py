@@ -1,6 +1,7 @@
 """Element types of sequences and optionals, with placeholders for extents that vary.
 
-`seq<f32[_0,128]>` holds tensors of 128 columns with any number of rows; who takes an element out gives its rows a symbol.
+`seq<f32[_0,128]>` holds tensors with 128 columns and any number of rows; taking an element out binds its rows to a
+symbol.
 """
 
 from __future__ import annotations
@@ -13,18 +14,18 @@ from occ.compiler.ir.value import Value
 
 
 def is_empty(sequence: Value) -> bool:
-    """Whether a sequence surely has no elements."""
+    """Whether a sequence is certainly empty."""
     op = sequence.defining_op
     return isinstance(sequence.type, EmptySequenceType) or (op is not None and op.name == "SequenceEmpty")
 
 
 def any_piece(axis: int) -> Dim:
-    """The extent of an axis of elements that need not agree on it."""
+    """The extent of an axis on which elements may differ."""
     return data_dim(axis)
 
 
 def loose(t: Type) -> Type:
-    """A type whose containers hold elements of every iteration: extents that the data decide need not agree."""
+    """A type whose containers hold elements of every iteration: data-dependent extents may differ."""
     match t:
         case TensorType() | MapType():
             return t
@@ -43,7 +44,7 @@ def _loose_elem(t: Type) -> Type:
 
 
 def joined_containers(a: Type | None, b: Type | None) -> Type:
-    """A type that two containers both are, or a container and what another one holds.
+    """The common type of two containers, or of a container and an element.
 
     Raises:
         Invalid: their kinds differ.
@@ -66,7 +67,7 @@ def joined_containers(a: Type | None, b: Type | None) -> Type:
 
 
 def common_elem(a: Type, b: Type) -> Type:
-    """The type of what holds values of two types, of one element type if they are tensors."""
+    """The common type of two element values, which have one element type if they are tensors."""
     if a == b:
         return a
     if not isinstance(a, TensorType) or not isinstance(b, TensorType):

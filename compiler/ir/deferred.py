@@ -1,8 +1,9 @@
 """Deferred operators: compiled at run time, once the shapes of their operands are known.
 
-An op is deferred when the value of an operand decides its shape and is computed at run time (the `shape` of a Reshape that is
-an input of the model), when the rank of an operand is unknown, when its elements are none that native code has
-(strings, complex numbers), or when its extents would be formulas too long to work with. The runtime compiles it for what it finds, and keeps what it compiled.
+An op is deferred if its shape depends on an operand computed at run time (such as the `shape` of a Reshape that is a
+model input), if an operand's rank is unknown, if native code does not support its element types (strings, complex
+numbers), or if its extents would be unmanageably long formulas. The runtime compiles it for the actual operands, and
+caches the result.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from occ.compiler.ir.operator.onnx_values import DTYPE_ATTRS, onnx_type_name
 from occ.compiler.ir.shape import data_dim, depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 
-MOST_AXES = 64  # as numpy has it
-_FOREIGN = frozenset("sc")  # kinds of elements that native code does not have: strings and complex numbers
+MOST_AXES = 64  # as in numpy
+_FOREIGN = frozenset("sc")  # kinds of elements that native code does not support: strings and complex numbers
 
 
 def has_unknown_rank(op: Op) -> bool:
@@ -30,18 +31,18 @@ def has_unknown_rank(op: Op) -> bool:
 
 
 def foreign_types(op: Op) -> list[str]:
-    """Element types of an op that native code does not have."""
+    """Element types of an op that native code does not support."""
     types = (v.type for v in (*op.inputs, *op.results))
     return [t.dtype.name for t in types if isinstance(t, TensorType) and t.dtype.kind in _FOREIGN]
 
 
 def is_deferred(op: Op) -> bool:
-    """Whether an op waits for its operands; every value has a type."""
+    """Whether an op has to wait for its operands; every value has a type."""
     spec = op.spec
     if spec.host or spec.region or not op.results:
         return False
     types = [v.type for v in (*op.inputs, *op.results)]
-    foreign = foreign_types(op) and spec.composite is None  # each of the parts of a composite is judged alone
+    foreign = foreign_types(op) and spec.composite is None  # each part of a composite is judged separately
     if foreign or any(not isinstance(t, TensorType) or t.shape is None for t in types):
         return True
     waiting = any(
@@ -65,7 +66,7 @@ def is_deferred(op: Op) -> bool:
 
 
 def result_types(op: Op, known: Known) -> Sequence[Type]:
-    """Result types of an op; of a deferred one where they are data-dependent or too long.
+    """Result types of an op; those of a deferred one if they are data-dependent or too long.
 
     Raises:
         Invalid: the operands do not fit.
@@ -78,7 +79,7 @@ def result_types(op: Op, known: Known) -> Sequence[Type]:
 
 
 def _shortened(t: Type, k: int) -> Type:
-    """A type with data-dependent extents instead of those that are too long."""
+    """A type in which data-dependent extents replace those that are too long."""
     if not _too_long(t):
         return t
     assert isinstance(t, TensorType)
@@ -91,8 +92,10 @@ def _too_long(t: Type) -> bool:
 
 
 def deferred_types(op: Op) -> tuple[TensorType, ...]:
-    """Result types of a deferred op: element types from the schema, the rank from the operator (`rank`), extents decided by
-    the data, but for those of elementwise ops that broadcasting gives whatever the others are.
+    """Result types of a deferred op: element types from the schema, and the rank from the operator (`rank`).
+
+    Extents are data-dependent, except those that broadcasting fixes for an elementwise op.
+
     """
     rank = None
     if op.spec.rank is not None and not has_unknown_rank(op):
@@ -109,7 +112,7 @@ def deferred_types(op: Op) -> tuple[TensorType, ...]:
 
 
 def _broadcast(op: Op) -> tuple[Dim, ...]:
-    """The shape of an elementwise op: an extent that all operands have is kept, and so is one above 1."""
+    """The shape of an elementwise op: an extent common to all operands is kept, and so is one above 1."""
     rank = max(v.tensor.rank for v in op.inputs)
     made: list[Dim] = []
     for axis in range(rank):

@@ -49,14 +49,14 @@ class DType:
 
     @property
     def lowest(self) -> float | int:
-        """The least value: -inf for floats that have it, else the least finite one."""
+        """The lowest value: -inf for floats that have it, otherwise the lowest finite one."""
         if self.is_float:
             return float("-inf") if self.has_inf else float(ml_dtypes.finfo(self.numpy).min)
         return -(1 << (self.bits - 1)) if self.kind == "i" else 0
 
     @property
     def highest(self) -> float | int:
-        """The greatest value: inf for floats that have it, else the greatest finite one."""
+        """The highest value: inf for floats that have it, otherwise the highest finite one."""
         if self.is_float:
             return float("inf") if self.has_inf else float(ml_dtypes.finfo(self.numpy).max)
         return (1 << (self.bits - (self.kind == "i"))) - 1
@@ -67,7 +67,7 @@ class DType:
 
     @property
     def acc(self) -> DType:
-        """The type that sums of this one accumulate in: f32 for narrower floats, else the type itself."""
+        """The type in which sums of this one accumulate: f32 for narrower floats, otherwise the type itself."""
         return F32 if self.is_float and self.bits < 32 else self
 
     def __str__(self) -> str:

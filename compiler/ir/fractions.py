@@ -1,4 +1,4 @@
-"""The shortest decimal that a 32-bit float rounds from: 0.4 rather than 13421773 / 2**25."""
+"""The shortest decimal that rounds to a 32-bit float: 0.4 rather than 13421773 / 2**25."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 
 def shortest_fraction(number: float) -> Fraction:
-    """The fraction with the least denominator that is rounded to the same `f32`: 2/5 for `float32(0.4)`, 1/3 for `float32(1/3)`.
+    """The fraction with the smallest denominator that rounds to the same `f32`: 2/5 for `float32(0.4)`.
 
     Args:
         number: finite, and an `f32` exactly.
@@ -21,12 +21,14 @@ def shortest_fraction(number: float) -> Fraction:
     if above == np.inf:
         return exact
     found = _simplest((exact + Fraction(below)) / 2, (exact + Fraction(above)) / 2)
-    return found if float(np.float32(float(found))) == number else exact  # half-way ends belong to one of two numbers
+    return found if float(np.float32(float(found))) == number else exact  # half-way ends round to one of two numbers
 
 
 def _simplest(low: Fraction, high: Fraction) -> Fraction:
-    """The fraction with the least denominator between two, by the Stern-Brocot tree (Graham, Knuth, Patashnik: Concrete
-    Mathematics, section 4.5): a step of Euclid's algorithm for each level, not for each number.
+    """The fraction with the smallest denominator in an interval, by the Stern-Brocot tree.
+
+    Graham, Knuth, Patashnik: Concrete Mathematics, section 4.5; with a step of Euclid's algorithm per level, not per number.
+
     """
     whole = -(-low.numerator // low.denominator)
     if whole <= high:

@@ -1,7 +1,8 @@
-"""Kernels of users: a te function, Halide C++, or a function in a C library.
+"""User kernels: a te function, Halide C++, or a function in a C library.
 
-A kernel only says how something is computed. What it computes is stated by the operator (its `body` or `composite`), by
-the ops that a fusion groups, or by the kernel alone; then only targets that can use it take the operator.
+A kernel only defines how something is computed. What it computes is defined by the operator (its `body` or
+`composite`), by the ops that a fusion groups, or by the kernel alone; then only targets that can use it accept the
+operator.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _TYPES = {
     "float": "f32", "double": "f64", "int": "i32", "bool": "bool", "_Bool": "bool", "size_t": "u64", "_Float16": "f16",
     **{f"int{n}_t": f"i{n}" for n in (8, 16, 32, 64)}, **{f"uint{n}_t": f"u{n}" for n in (8, 16, 32, 64)},
 }  # fmt: skip
-_SAME_BYTES = {"f16": "u16", "bf16": "u16", "bool": "u8"}  # what C has no type of its own for everywhere
+_SAME_BYTES = {"f16": "u16", "bf16": "u16", "bool": "u8"}  # types for which C has no portable type of its own
 
 
 @dataclass(frozen=True)
@@ -52,7 +53,7 @@ class CKernel:
         prototype: as in C.
         symbol: name of the function.
         parameters: in order.
-        gives_code: it returns an int, 0 for success; else nothing.
+        gives_code: whether it returns an int, 0 for success; otherwise nothing.
     """
 
     library: str
@@ -99,11 +100,11 @@ class CKernel:
 
         Args:
             names: of operands and results.
-            types: theirs; None for absent operands.
-            values: of attributes.
+            types: their types; None for absent operands.
+            values: attribute values.
 
         Raises:
-            Invalid: an element type is not that of the parameter, or a value is not a number.
+            Invalid: an element type differs from the parameter's, or a value is not a number.
         """
         present = [n for n, t in zip(names, types, strict=True) if t is not None]
         at = {n: present.index(n) if n in present else -1 for n in names}
@@ -138,7 +139,7 @@ class CKernel:
 
 
 def _size_of(p: Parameter, names: Sequence[str]) -> tuple[str, str, tuple[int, ...]] | None:
-    """The tensor and the kind of size that a parameter is named after."""
+    """The tensor that a parameter is named after, and the kind of size."""
     found = re.fullmatch(r"(\w+)_(size|rank|shape|dim(\d+))", p.name)
     if found is None or found[1] not in names:
         return None
@@ -151,7 +152,7 @@ def _size_of(p: Parameter, names: Sequence[str]) -> tuple[str, str, tuple[int, .
 
 @dataclass(frozen=True)
 class TeKernel:
-    """A te function: the meaning of the operator, for every target."""
+    """A te function: defines the operator for every target."""
 
     function: TeFunc
 
@@ -159,7 +160,7 @@ class TeKernel:
         """The body of an operator that computes the function.
 
         Raises:
-            Invalid: the operands are not of the types of its parameters.
+            Invalid: the operands do not have the types of its parameters.
         """
         given = [x for x in operands if x is not None]
         return splice(t, self.function, given)
@@ -167,7 +168,7 @@ class TeKernel:
 
 @dataclass(frozen=True)
 class HalideKernel:
-    """The body of a Halide generator in C++: operands are inputs and results outputs of their names, innermost axis first."""
+    """A Halide generator's body in C++: operands and results are inputs and outputs by name, innermost axis first."""
 
     source: str
 
@@ -182,7 +183,7 @@ def parse_prototype(library: str, text: str) -> CKernel:
     """A kernel from the prototype of its C function.
 
     Raises:
-        Invalid: it is not understood.
+        Invalid: the prototype cannot be parsed.
     """
     found = re.fullmatch(r"\s*(?:extern\s+)?(int|void)\s+(\w+)\s*\(([^()]*)\)\s*;?\s*", text)
     if found is None:
@@ -213,7 +214,7 @@ def _loaded(path: str, _changed: int) -> tuple[ForeignLibrary, bytes]:
 
 
 def library_of(path: str) -> ForeignLibrary:
-    """A library of a user, loaded.
+    """A user's library, loaded.
 
     Raises:
         Invalid: it does not exist or does not load.
@@ -222,7 +223,7 @@ def library_of(path: str) -> ForeignLibrary:
 
 
 def library_bytes(path: str) -> bytes:
-    """The file of a library of a user.
+    """The file of a user's library.
 
     Raises:
         Invalid: it does not exist or does not load.

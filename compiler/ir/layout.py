@@ -4,7 +4,7 @@ A layout is an order of the axes plus inner tiles, spelled as a memory-format ta
 order, a capital where the axis is also tiled, then the tiles. `NCHW16c` is the alias of `aBcd16b`: channels in blocks
 of 16, the block innermost.
 
-A tensor may be part of a larger one: `acdb.b256` has its channels last, and those of the tensor that it is in are 256.
+A tensor may be part of a larger one: `acdb.b256` is channels-last inside a tensor with 256 channels.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ class Layout:
     Attributes:
         order: a permutation of the axes, outermost first; empty means row-major of any rank.
         tiles: (axis, size) pairs, outermost first; each splits its axis, the tile moving to the end.
-        within: (axis, extent) pairs: the extent of an axis in the tensor that this one is a part of, where it is larger.
-            It decides how far apart elements are, and nothing else.
+        within: (axis, extent) pairs: an axis's extent in the surrounding tensor, if that is larger.
+            It only determines the strides of elements.
     """
 
     order: tuple[int, ...] = ()
@@ -48,7 +48,7 @@ class Layout:
 
     @cached_property
     def tag(self) -> str:
-        """The memory-format tag, or the alias that people know (`NCHW16c`)."""
+        """The memory-format tag, or its common alias (`NCHW16c`)."""
         around = "".join(f".{_letter(axis)}{extent}" for axis, extent in self.within)
         if not self.order:
             return f"row{around}"
@@ -59,7 +59,7 @@ class Layout:
 
     @classmethod
     def parse(cls, tag: str) -> Layout:
-        """The layout of a tag.
+        """The layout for a tag.
 
         Raises:
             ValueError: the tag is not one.
@@ -93,7 +93,7 @@ class Layout:
         return self.physical_shape(tuple(dict(self.within).get(k, n) for k, n in enumerate(shape)))
 
     def moved(self, axes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """`within` of a tensor whose axes are the axes `axes` of this one, in their order."""
+        """`within` for a tensor whose axes are the axes `axes` of this one, in order."""
         return tuple((k, dict(self.within)[a]) for k, a in enumerate(axes) if a in dict(self.within))
 
     def __str__(self) -> str:
@@ -108,7 +108,7 @@ ROW = Layout()
 
 
 def channels_last(rank: int) -> Layout:
-    """Axis 1 innermost: `NHWC` for pictures, where `channels_last(4)` is `acdb`."""
+    """Axis 1 innermost: `NHWC` for images, where `channels_last(4)` is `acdb`."""
     return Layout((0, *range(2, rank), 1))
 
 
@@ -129,11 +129,11 @@ def in_panels(
     least: int,
     inner: tuple[tuple[int, int], ...] = (),
 ) -> Layout | None:
-    """A constant operand as a kernel streams it: `order` of its axes, in panels of `panel_width` along `axis`.
+    """A constant operand as a kernel streams it: `order` of axes, in panels of `panel_width` along `axis`.
 
     Args:
         shape: of the operand; the extent of `axis` is constant.
-        axis: the one that only this operand has: vectors run along it.
+        axis: the axis that only this operand has: vectors run along it.
         order: of the axes, outermost first, before the panels.
         lanes: elements of a vector.
         least: extent of `axis` below which there are no panels, and the result is None.
@@ -145,13 +145,13 @@ def in_panels(
     return Layout(tuple(order), ((axis, width), *inner)) if width else None
 
 
-_MANY_VECTORS = 64  # of which one more, of padding, costs less than tiles of a single vector do
+_MANY_VECTORS = 64  # one more of these, as padding, costs less than tiles of a single vector
 
 
 def panel_width(extent: int, lanes: int, least: int) -> int:
-    """Two vectors, or three or one where the number of vectors is odd and small.
+    """Two vectors; three or one if the number of vectors is odd and small.
 
-    0 where panels would be mostly padding.
+    0 if panels would be mostly padding.
     """
     if extent < least:
         return 0
@@ -162,7 +162,7 @@ def panel_width(extent: int, lanes: int, least: int) -> int:
 
 
 def pack(data: np.ndarray, layout: Layout) -> np.ndarray:
-    """A row-major array brought into a layout; the tail of a tiled axis is filled with zeros.
+    """A row-major array converted to a layout; the tail of a tiled axis is filled with zeros.
 
     Shape `data.shape` in, `layout.physical_shape(data.shape)` out.
     """

@@ -13,9 +13,9 @@ from occ.compiler.ir.types import TensorType, Type
 
 
 def is_live(op: Op, sizes: Container[str]) -> bool:
-    """Whether something reads a result of an op, or a size among `sizes` that it alone tells.
+    """Whether something reads a result of an op, or a size in `sizes` that only it defines.
 
-    Or whether it checks something.
+    Ops that check something are also live.
     """
     if not op.results or any(r.uses for r in op.results) or "checks" in op.attrs or _compares(op):
         return True
@@ -23,7 +23,7 @@ def is_live(op: Op, sizes: Container[str]) -> bool:
 
 
 def _compares(op: Op) -> bool:
-    """Whether an op finds sizes that are known to have to be others, which the run compares."""
+    """Whether an op defines sizes with known expected values, which the run compares."""
     finds = op.attrs.get("defines", ())
     if all(isinstance(d, Sym) and d.is_symbol for d in finds):
         return False
@@ -32,7 +32,7 @@ def _compares(op: Op) -> bool:
 
 
 def defined_sizes(func: Func) -> dict[str, int]:
-    """Sizes that a function's own steps define, with the number of the first such step."""
+    """Sizes that a function's own steps define, with the index of the first such step."""
     given, defined = parameter_sizes(func), dict[str, int]()
     for k, op in enumerate(func.body.body):
         for name in _defined_sizes(op) - given - defined.keys():
@@ -41,12 +41,12 @@ def defined_sizes(func: Func) -> dict[str, int]:
 
 
 def parameter_sizes(func: Func) -> set[str]:
-    """Sizes that the data decide in the types of what a function is given."""
+    """Data-dependent sizes in the types of a function's parameters."""
     return {s for v in func.args for s in _data_symbols_of(v.type)}
 
 
 def _defined_sizes(op: Op) -> set[str]:
-    """Sizes that an op defines: those in result types that operands do not show, and data-dependent ones."""
+    """Sizes that an op defines: those in result types that operands do not determine, and data-dependent ones."""
     shown = {s for v in op.inputs for s in _data_symbols_of(v.type)}
     found = {str(d) for d in op.attrs.get("defines", ()) if isinstance(d, Sym) and d.is_symbol}
     return found | {s for r in op.results for s in _data_symbols_of(r.type)} - shown

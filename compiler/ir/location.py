@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Location:
-    """Names of ONNX nodes, outermost function first in each (`graph/stem/conv1`); none for what the compiler made."""
+    """Names of ONNX nodes, outermost function first in each (`graph/stem/conv1`); empty for compiler-made ops."""
 
     nodes: tuple[str, ...] = ()
 
@@ -20,5 +20,5 @@ UNKNOWN = Location()
 
 
 def fuse(locations: Iterable[Location]) -> Location:
-    """One location for what replaces several ops; each node once, in order."""
+    """One location for the replacement of several ops; each node once, in order."""
     return Location(tuple(dict.fromkeys(node for loc in locations for node in loc.nodes)))

@@ -19,13 +19,13 @@ from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.runtime.mapped import release
 
-_SHOWN = 400  # lines of a module in a notebook
-DATA_LABEL = "?"  # label of a symbol that no input has: an op binds it when it runs
+_SHOWN = 400  # lines of a module shown in a notebook
+DATA_LABEL = "?"  # label of a symbol that no input has: an op binds it at run time
 
 
 @dataclass(eq=False)
 class Func:
-    """A function: a body, and the names under which callers know its results."""
+    """A function: a body, and the names of its results as callers know them."""
 
     name: str
     body: Region
@@ -54,7 +54,7 @@ class SymbolInfo:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Two dims that must be equal when a function runs, and the node that needs it."""
+    """Two dims that must be equal when a function runs, and the node that requires it."""
 
     lhs: Dim
     rhs: Dim
@@ -67,7 +67,7 @@ class Broadcast:
     """The assumption that a symbol equals another size although it may be 1, with the broadcasting node.
 
     Attributes:
-        plain: the other size is a symbol or a number, and no formula.
+        plain: whether the other size is a symbol or a number, not a formula.
     """
 
     other: str
@@ -87,10 +87,10 @@ class Module:
         te: te functions by name, from the `scheduled` stage on.
         symbols: symbolic dims by name.
         constraints: equalities of dims that the runtime checks.
-        broadcasts: symbols that are taken for other sizes, and may be 1, by label.
-        target: the target it is being compiled for, from the `fused` stage on.
+        broadcasts: symbols assumed equal to other sizes although they may be 1, by label.
+        target: the target of the compilation, from the `fused` stage on.
         files: external data files of the model that it was imported from.
-        registry: the operators that it may use.
+        registry: the available operators.
     """
 
     name: str
@@ -112,7 +112,7 @@ class Module:
         return self.funcs["main"]
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: the text without its weights, its first lines if it is long."""
+        """HTML for notebooks: the text without its weights, truncated if it is long."""
         from occ.compiler.ir.printer import module_text
 
         lines = module_text(self, weights="none").splitlines()
@@ -134,21 +134,21 @@ class Module:
         return weight
 
     def exchange_weight(self, old: Weight, new: Weight) -> None:
-        """Let all that reads one constant read another one, and forget the first."""
+        """Redirect all readers of one constant to another one, and remove the first."""
         old.replace_uses(new)
         self.release_weight(old)
 
     def release_weight(self, weight: Weight) -> None:
-        """Release the memory of a constant that was replaced, and forget it if nothing reads it.
+        """Release the memory of a replaced constant, and remove it if nothing reads it.
 
-        Passes call this for one constant after the other, because the weights of a model may be most of its memory.
+        Passes call this one constant at a time, because a model's weights may be most of its memory.
         """
         release([weight.data])
         if not weight.uses:
             self.weights.pop(weight.name, None)
 
     def drop_unused_weights(self) -> int:
-        """Forget the weights that nothing reads; returns their number."""
+        """Remove the weights that nothing reads; returns their number."""
         unused = [name for name, w in self.weights.items() if not w.uses]
         for name in unused:
             del self.weights[name]
@@ -169,7 +169,7 @@ class Module:
                 yield self.funcs[value]
 
     def drop_unused_funcs(self) -> int:
-        """Forget the functions that no op runs; returns their number."""
+        """Remove the functions that no op runs; returns their number."""
         reached: dict[str, None] = {}
         work = [self.main]
         while work:
@@ -196,7 +196,7 @@ class Module:
         return info.dim
 
     def data_symbol(self) -> Sym:
-        """A new symbolic dim that no input has, and that the data of a run decide."""
+        """A new symbolic dim that no input has, for a data-dependent size."""
         return self.fresh_symbol(f"{DATA_SYMBOL}0", label=DATA_LABEL)
 
     def substitute(self, values: Mapping[str, Dim]) -> None:
@@ -207,7 +207,7 @@ class Module:
             info = self.symbols.pop(name, None)
             if info is not None and name in symbols(value):  # the same symbol with tighter bounds
                 self.symbols[name] = SymbolInfo(symbols(value)[name], info.label)
-            for back in symbols(value).values():  # one that was replaced before may come back, and keeps its name
+            for back in symbols(value).values():  # one that was replaced before may come back, with its name
                 self.symbols.setdefault(back.name, SymbolInfo(back, info.label if info else back.name))
         self.constraints = [
             replace(c, lhs=substitute(c.lhs, values), rhs=substitute(c.rhs, values)) for c in self.constraints

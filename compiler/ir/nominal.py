@@ -12,14 +12,13 @@ from occ.compiler.ir.dim import (
     symbols,
 )
 
-NOMINAL = 64  # a size that symbols typically have
+NOMINAL = 64  # assumed value of a symbol
 
 
 def nominal(d: Dim) -> int:
-    """A size for comparisons, at least 1: symbolic dims at `NOMINAL`, or at the bound that is nearest to it.
+    """A size for comparisons, at least 1: symbolic dims count as `NOMINAL`, or the nearest value within their bounds.
 
-    Where an extent is less than 1 then, such as that of a window of 512 elements, dims are as much larger as makes it
-    1.
+    If an extent would then be less than 1, such as that of a window of 512 elements, dims are scaled up until it is 1.
     """
     if isinstance(d, int):
         return d
@@ -31,13 +30,13 @@ def nominal(d: Dim) -> int:
 
 
 def _within(s: Symbol, size: int) -> int:
-    """The size nearest to one that a symbol may have."""
+    """The symbol's possible value nearest to a given size."""
     return max(s.lo, min(size, s.hi) if isinstance(s.hi, int) else size)
 
 
 def nominal_count(dims: Iterable[Dim]) -> int:
     """The nominal elements of a shape.
 
-    Extents are counted one by one: two that are less than 0 would have a product that is not.
+    Extents are bounded one by one: the product of two negative ones would be positive.
     """
     return prod(map(nominal, dims))

@@ -1,6 +1,6 @@
 """Ops and regions.
 
-One class serves all operators: what differs is the `OpSpec` that `spec` names.
+One class serves all operators: the differences are in the `OpSpec` that `spec` returns.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ if TYPE_CHECKING:
 Attr = Any
 
 _PLAIN = frozenset((int, float, str, bool))
-_LARGE = 256  # elements of a tuple of which is kept what was found out: trees and vocabularies have millions
+_LARGE = 256  # elements of a tuple from which its hash is cached: trees and vocabularies have millions
 
 
 class _Same:
-    """A tuple that is compared by identity, as what is kept of it is found by."""
+    """A tuple compared by identity, which is the key of the cached results."""
 
     __slots__ = ("values",)
 
@@ -43,11 +43,11 @@ class _Same:
 
 
 def is_plain(values: tuple[Any, ...]) -> bool:
-    """Whether a tuple holds numbers and texts alone."""
+    """Whether a tuple holds only numbers and texts."""
     return _has_plain(_Same(values)) if len(values) >= _LARGE else _PLAIN.issuperset(map(type, values))
 
 
-@lru_cache(maxsize=16)  # of the last few: they are kept alive by that
+@lru_cache(maxsize=16)  # of the last few, which this keeps alive
 def _has_plain(large: _Same) -> bool:
     return _PLAIN.issuperset(map(type, large.values))
 
@@ -59,7 +59,7 @@ def _digest(large: _Same) -> Hashable:
 
 
 def frozen(value: Any) -> Hashable:
-    """An attribute as something that can be hashed and compared; unlike types stay unlike."""
+    """An attribute in a hashable, comparable form; different types stay different."""
     if isinstance(value, np.ndarray):
         return (str(value.dtype), value.shape, value.tobytes())
     if isinstance(value, tuple):
@@ -78,14 +78,14 @@ class FuncRef(str):
 class Op:
     """An operation.
 
-    It is made of the definition of its operator, which is in the registry of its module, or of the name of a built-in one.
+    It is created from its operator's definition in the module's registry, or from the name of a built-in one.
 
     Attributes:
         name: the ONNX operator, with its domain if that is not ai.onnx (`Conv`, `com.microsoft.Gelu`), or an op of
             the compiler's own in lower case (`fuse`, `call`).
         operands: values read; None where an optional operand is absent.
         attrs: attributes by name, defaults left out.
-        results: values given.
+        results: values computed.
         regions: nested bodies (`fuse`, `deferred`).
         loc: the ONNX nodes that the op stands for.
         parent: the region that holds the op.
@@ -128,7 +128,10 @@ class Op:
         return tuple(v for v in self._operands if v is not None)
 
     def set_operands(self, operands: Iterable[Value | None]) -> None:
-        """Replace all operands. Only the rewriter and what makes ops calls this; tests/unit/test_mutation.py checks it."""
+        """Replace all operands.
+
+        Only the rewriter and op constructors call this (tests/unit/test_mutation.py).
+        """
         for k, value in enumerate(self._operands):
             if value is not None:
                 value.uses.pop((self, k), None)
@@ -167,12 +170,12 @@ class Op:
 
     @property
     def operator(self) -> OpSpec | str:
-        """The operator definition for a copy of the op, or its name if not yet resolved."""
+        """The operator definition for a copy of the op, or its name if it is not resolved yet."""
         return self._spec or self.name
 
     @property
     def a(self) -> SimpleNamespace:
-        """Attributes by name with the defaults of the operator filled in."""
+        """Attributes by name, including the operator's defaults."""
         return self.spec.attributes(self.attrs)
 
     def walk(self) -> Iterator[Op]:
@@ -198,7 +201,7 @@ class Region:
         self.last: Op | None = None
 
     def __iter__(self) -> Iterator[Op]:
-        """The ops in order, the closing `yield` included; ops may be erased or inserted on the way."""
+        """The ops in order, including the closing `yield`; ops may be erased or inserted meanwhile."""
         op = self.first
         while op is not None:
             following = op.next
@@ -230,16 +233,16 @@ class Region:
 
     @property
     def yields(self) -> tuple[Value, ...]:
-        """The values that the region gives."""
+        """The values that the region yields."""
         return self.terminator.inputs
 
     def add_arg(self, type: Type | None, name: str) -> Value:  # noqa: A002
-        """A further argument."""
+        """Add an argument."""
         self.args.append(Value(type, name, self))
         return self.args[-1]
 
     def insert(self, op: Op, before: Op | None = None) -> Op:
-        """Put `op` before another one, or at the end."""
+        """Insert `op` before another one, or at the end."""
         assert op.parent is None, "the op already lies in a region"
         prev = self.last if before is None else before.prev
         op.parent, op.prev, op.next = self, prev, before
@@ -254,7 +257,7 @@ class Region:
         return op
 
     def remove(self, op: Op) -> None:
-        """Take `op` out; its operands stay."""
+        """Remove `op`; its operands stay."""
         assert op.parent is self
         if op.prev is None:
             self.first = op.next
@@ -273,7 +276,7 @@ class Region:
 
 
 def captured_values(region: Region) -> list[Value]:
-    """Values that ops in `region` read but that are defined outside of it (weights too), in order of first use."""
+    """Values, including weights, that ops in `region` read but that are defined outside, in order of first use."""
     found: dict[Value, None] = {}
     inside: set[Value] = set(region.args)
     for op in region.walk():

@@ -4,7 +4,7 @@
 `is`-free equality of dims is plain `==`. Symbols are non-negative sizes with bounds; `a % b` is kept as
 `a - b*(a//b)`, so that `b*(a//b) + a%b == a` holds by construction.
 
-Each file needs those before it only: polynomial, bounds, division, walks.
+Each file depends only on those before it: polynomial, bounds, division, walks.
 """
 
 from __future__ import annotations

@@ -8,7 +8,7 @@ from math import gcd, inf, prod
 
 from occ.compiler.ir.dim.polynomial import Atom, Dim, Func, Monomial, Sym, Symbol, monomial, product, symbols, terms_of
 
-_LONGEST_CASE = 60  # weight: each `min` or `max` of a dim doubles the cases that are looked at
+_LONGEST_CASE = 60  # weight: each `min` or `max` in a dim doubles the number of cases
 
 
 def _atom_bounds(atom: Atom) -> tuple[float, float]:
@@ -58,7 +58,7 @@ def _bounds(d: Sym) -> tuple[float, float]:
 
 
 def cases(d: Sym) -> tuple[Callable[[Iterable[float]], float], list[Dim]] | None:
-    """The operands of a `min` or `max` with terms added to each.
+    """The operands of a `min` or `max`, each with the remaining terms added.
 
     `N - max(N - 1, 0)` is `min(1, N)`.
     """
@@ -73,12 +73,12 @@ def cases(d: Sym) -> tuple[Callable[[Iterable[float]], float], list[Dim]] | None
 
 
 def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:
-    """`(e, k)` with `e/k` a bound of `d` from below (sign 1) or above (-1), one atom simpler.
+    """`(e, k)` such that `e/k` bounds `d` from below (sign 1) or above (-1), with one atom less.
 
-    None if none is.
+    None if there is no such bound.
 
-    A symbol whose `hi` is symbolic goes to its extreme value: that is what proves `S*i + j < S*n` for `i < n` and
-    `j < S`. A quotient by a constant is put between its neighbours: `x - k + 1 <= k*(x//k) <= x`.
+    A symbol with a symbolic `hi` is replaced by its extreme value: that proves `S*i + j < S*n` for `i < n` and `j < S`.
+    A quotient by a constant is bounded by its neighbours: `x - k + 1 <= k*(x//k) <= x`.
     """
     for atom in {a: None for mono, _ in d.terms for a, _ in mono}:
         terms = [(mono, c) for mono, c in d.terms if any(a == atom for a, _ in mono)]
@@ -89,7 +89,7 @@ def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:
             hidden = any(
                 isinstance(a, Func) and atom.name in symbols(monomial((a, 1))) for mono, _ in d.terms for a, _ in mono
             )
-            joint = any(len(mono) > 1 for mono, _ in terms)  # `i*N` of `i < 2` and any `N`
+            joint = any(len(mono) > 1 for mono, _ in terms)  # `i*N` for `i < 2` and any `N`
             bounded = isinstance(atom.hi, Sym) or (atom.hi is not None and joint)
             if bounded and not hidden and atom.name not in symbols(_end(atom)) and (rising or falling):
                 return _put(d, atom, atom.lo if rising else _end(atom)), 1
@@ -110,8 +110,8 @@ def _relax(d: Sym, sign: int) -> tuple[Dim, int] | None:
 def _relax_quotient(d: Sym, q: Func, terms: Sequence[tuple[Monomial, int]], *, rising: bool) -> Dim | None:
     """A bound of a dim with a quotient `x//b` by a size.
 
-    Of `x - b*(x//b)` that is what is left, less than `b`; and of an `x` up to `b*n - 1` the quotient is up to `n - 1`.
-    That proves that rows and columns of a position are within an image.
+    `x - b*(x//b)` is the remainder, less than `b`; and for `x` up to `b*n - 1` the quotient is up to `n - 1`. That
+    proves that the row and column of a position are within an image.
     """
     x, b = q.args
     if not (isinstance(b, Sym) and b.is_atom and isinstance(x, Sym) and lower(b) >= 1 and lower(x) >= 0):
@@ -132,7 +132,7 @@ def _relax_quotient(d: Sym, q: Func, terms: Sequence[tuple[Monomial, int]], *, r
 
 
 def _replaced(d: Sym, terms: Sequence[tuple[Monomial, int]], gone: Sequence[Atom], value: Dim) -> Dim:
-    """The dim with a value for a product of atoms, in the terms that have it."""
+    """The dim with a value substituted for a product of atoms, in the terms that contain it."""
     total: Dim = d
     for mono, c in terms:
         rest = product(monomial((a, p)) for a, p in mono if a not in gone)
@@ -141,7 +141,7 @@ def _replaced(d: Sym, terms: Sequence[tuple[Monomial, int]], gone: Sequence[Atom
 
 
 def _without(d: Dim, atom: Atom) -> Dim:
-    """The dim divided by an atom that each of its terms has."""
+    """The dim divided by an atom common to all its terms."""
     total: Dim = 0
     for mono, c in terms_of(d):
         powers = {**dict(mono), atom: dict(mono)[atom] - 1}
@@ -155,7 +155,7 @@ def _end(s: Symbol) -> Dim:
 
 
 def _put(d: Sym, symbol: Symbol, value: Dim) -> Dim:
-    """The dim with a value for a symbol that is in none of its functions."""
+    """The dim with a value substituted for a symbol that occurs in none of its functions."""
     total: Dim = 0
     for mono, coeff in d.terms:
         factors = (value if atom == symbol else monomial((atom, 1)) for atom, power in mono for _ in range(power))
@@ -164,7 +164,7 @@ def _put(d: Sym, symbol: Symbol, value: Dim) -> Dim:
 
 
 def _interval(d: Sym) -> tuple[float, float]:
-    total_lo: float = 0  # a whole number unless it is infinite: floats would be rounded from 2**53 on
+    total_lo: float = 0  # a whole number unless it is infinite: floats would be rounded above 2**53
     total_hi: float = 0
     for mono, coeff in d.terms:
         lo: float = 1
@@ -180,12 +180,12 @@ def _interval(d: Sym) -> tuple[float, float]:
 
 
 def lower(d: Dim) -> float:
-    """A lower bound (maybe -inf) over all values of the symbols."""
+    """A lower bound (possibly -inf) over all values of the symbols."""
     return d if isinstance(d, int) else _bounds(d)[0]
 
 
 def upper(d: Dim) -> float:
-    """An upper bound (maybe inf) over all values of the symbols."""
+    """An upper bound (possibly inf) over all values of the symbols."""
     return d if isinstance(d, int) else _bounds(d)[1]
 
 
@@ -199,7 +199,7 @@ def _known_factor(mono: Monomial) -> int:
 
 
 def _factor_of_atom(atom: Atom) -> int:
-    """The known divisor of a symbol or function: of `H`, a multiple of 32, 32; of `H//4` 8."""
+    """The known divisor of a symbol or function: if `H` is a multiple of 32, 32 for `H` and 8 for `H//4`."""
     if isinstance(atom, Symbol):
         return atom.divisible_by
     if atom.name != "floordiv" or not isinstance(atom.args[1], int) or atom.args[1] <= 0:
@@ -214,5 +214,5 @@ def is_multiple(d: Dim, factor: int) -> bool:
 
 
 def factor_of(d: Dim) -> int:
-    """The largest number of which a dim is known to be a multiple: 1 if there is none."""
+    """The largest number that provably divides a dim: 1 if there is none."""
     return gcd(*(coeff * _known_factor(mono) for mono, coeff in terms_of(d))) or 1

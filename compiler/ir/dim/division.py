@@ -23,7 +23,7 @@ from occ.compiler.ir.dim.polynomial import (
 
 
 def divided_monomial(a: Monomial, b: Monomial) -> Monomial | None:
-    """The monomial that times `b` is `a`, or None."""
+    """The monomial that multiplied by `b` yields `a`, or None."""
     powers = dict(a)
     for atom, power in b:
         if powers.get(atom, 0) < power:
@@ -58,9 +58,9 @@ def _ratio(a: int | Fraction, b: int | Fraction) -> int | Fraction:
 
 
 def _leading(d: Dim) -> tuple[Monomial, int | Fraction]:
-    """The first term, and how much of it there is.
+    """The leading term, and its coefficient.
 
-    Of `K//2` of an even `K` that is `K` and 1/2.
+    For `K//2` with an even `K` that is `K` and 1/2.
     """
     mono, coeff = terms_of(d)[0]
     whole, share = whole_of(mono)
@@ -68,7 +68,7 @@ def _leading(d: Dim) -> tuple[Monomial, int | Fraction]:
 
 
 def floordiv(a: Dim, b: Dim) -> Dim:
-    """Floor division; `b` is taken to be non-zero (a size that divides another one).
+    """Floor division; `b` is assumed to be non-zero (a size that divides another one).
 
     Raises:
         ZeroDivisionError: `b` is the constant 0.
@@ -92,7 +92,7 @@ def floordiv(a: Dim, b: Dim) -> Dim:
 
 
 def _split_divisible(a: Dim, b: Dim) -> tuple[Dim, Dim]:
-    """`a` as (q, rest) with `a == q*b + rest`, taking out of `a` each term that alone is a multiple of `b`."""
+    """`a` as (q, rest) with `a == q*b + rest`; q collects the terms of `a` that are multiples of `b` by themselves."""
     whole: Dim = 0
     for term in terms_of(a):
         part = exact_quotient(build(dict([term])), b)
@@ -113,7 +113,7 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
         if r:
             rest[mono] = r
     outer: Dim = build(whole)
-    for mono, coeff in list(rest.items()):  # what is known to be a multiple leaves no rest
+    for mono, coeff in list(rest.items()):  # a known multiple leaves no remainder
         if is_multiple(build({mono: coeff}), b) and (exact := exact_quotient(build({mono: coeff}), b)) is not None:
             outer = outer + exact
             del rest[mono]
@@ -139,7 +139,7 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
 
 
 def of_quotient(atom: Func, known: Func, value: Dim) -> Dim | None:
-    """A quotient in terms of another one of the same size, or None: `(N + 3)//4` is `(value + 1)//2` where `(N + 1)//2` is `value`."""
+    """A quotient in terms of another one: `(N + 3)//4` is `(value + 1)//2` if `value` is `(N + 1)//2`. None if it is not."""
     (x, by), (y, step) = atom.args, known.args
     if atom.name != "floordiv" or known.name != "floordiv" or not isinstance(by, int) or not isinstance(step, int):
         return None
@@ -153,10 +153,11 @@ def of_quotient(atom: Func, known: Func, value: Dim) -> Dim | None:
 
 
 def _joined(d: Dim) -> Dim:
-    """The same size, with one quotient for several that share what they divide, by Hermite's identity: `N//2 + (N + 1)//2` is `N`,
-    and `N//4 + (N + 2)//4` is `N//2`. Paddings before and after an axis are such halves.
+    """The same size with quotients of a common dividend merged, by Hermite's identity.
 
-    Only what is divided is joined. Sums are not, or `x + y - y` would not be `x` of `N//2` and `(N + 1)//2`.
+    `N//2 + (N + 1)//2` is `N`, and `N//4 + (N + 2)//4` is `N//2`. Paddings before and after an axis are such halves.
+
+    Only quotients are merged, not sums: otherwise `x + y - y` would not be `x` for `N//2` and `(N + 1)//2`.
     """
     found: dict[tuple[Monomial, Dim, int], dict[int, Monomial]] = {}
     for mono, _ in terms_of(d):
@@ -177,7 +178,7 @@ def _joined(d: Dim) -> Dim:
 
 @cache
 def _quotients_in(mono: Monomial) -> tuple[tuple[Monomial, Dim, int], ...]:
-    """The quotients by constants that are factors of a monomial: what the others make, what is divided, and by what."""
+    """A monomial's quotients by constants: the product of the other factors, the dividend, and the divisor."""
     return tuple(
         (mono[:k] + mono[k + 1 :], atom.args[0], by)
         for k, (atom, power) in enumerate(mono)
@@ -186,12 +187,12 @@ def _quotients_in(mono: Monomial) -> tuple[tuple[Monomial, Dim, int], ...]:
 
 
 def minimum(a: Dim, b: Dim) -> Dim:
-    """The lesser dim."""
+    """The minimum of two dims."""
     return _extremum("min", a, b)
 
 
 def maximum(a: Dim, b: Dim) -> Dim:
-    """The greater dim."""
+    """The maximum of two dims."""
     return _extremum("max", a, b)
 
 

@@ -52,21 +52,21 @@ class Sym:
         self.terms = terms
         self._hash = hash(terms)
         self._weight = 0  # not counted yet
-        self._symbols: tuple[Symbol, ...] = ()  # not looked for yet: there is at least one
+        self._symbols: tuple[Symbol, ...] = ()  # not searched yet: there is at least one
 
     def __reduce__(self) -> tuple[type[Sym], tuple[object, ...]]:
         return Sym, (self.terms,)  # hashes of names differ between processes
 
     @property
     def weight(self) -> int:
-        """How many symbols, functions and terms it takes to write this down; a power counts as so many factors."""
+        """The number of symbols, functions and terms when written out; a power counts once per factor."""
         if not self._weight:
             self._weight = sum(1 + sum(power * _atom_weight(atom) for atom, power in mono) for mono, _ in self.terms)
         return self._weight
 
     @property
     def symbols(self) -> tuple[Symbol, ...]:
-        """All symbols, in order of appearance; more than once where one name has two meanings."""
+        """All symbols, in order of appearance; repeated if one name has two meanings."""
         if not self._symbols:
             self._symbols = tuple(dict.fromkeys(_symbols_in(self)))
         return self._symbols
@@ -89,7 +89,7 @@ class Sym:
         return not rest and coeff == 1 and len(mono) == 1 and mono[0][1] == 1
 
     def __add__(self, other: Dim) -> Dim:
-        if not isinstance(other, Dim):  # such as an expression, whose arithmetic it is then
+        if not isinstance(other, Dim):  # such as an expression, whose arithmetic applies
             return NotImplemented
         return _sum(self, other)
 
@@ -131,7 +131,7 @@ class Sym:
 Dim = int | Sym
 
 
-# A model asks for the same few thousand sums and products again and again: of ten, nine are known.
+# A model needs the same few thousand sums and products again and again: nine out of ten are cached.
 @lru_cache(maxsize=1 << 16)
 def _sum(a: Sym, b: Dim) -> Dim:
     total = dict(a.terms)
@@ -150,15 +150,15 @@ def _product(a: Sym, b: Dim) -> Dim:
     return build(total)
 
 
-LONGEST = 150  # weight of what inference works with: real models have up to 50
+LONGEST = 150  # weight that inference can work with: real models have up to 50
 
 
 def symbol(name: str, lo: int = 0, hi: Dim | None = None, divisible_by: int = 1) -> Sym:
-    """A fresh dim that is the named symbol."""
+    """A new dim that is the named symbol."""
     return monomial((Symbol(name, lo, hi, divisible_by), 1))
 
 
-# What the names of `Func` mean. Quotients need bounds, which are found with the arithmetic here: `division` enters them.
+# The meaning of `Func` names. Quotients need bounds, which use the arithmetic here, so `division` registers them.
 FUNCTIONS: dict[str, Callable[..., Dim]] = {}
 
 
@@ -177,7 +177,7 @@ def _atom_key(atom: Atom) -> tuple[int, str]:
 @cache
 def _mono_key(mono: Monomial) -> tuple[Any, ...]:
     # Symbols before functions, higher degrees first, the constant term last: `N*M + 2*N + N//4 + 3`.
-    # Shares are where their products would be. The last entry says whether it is one.
+    # Exact quotients sort where their products would. The last entry says whether it is one.
     whole, share = whole_of(mono)
     return (-sum(p for _, p in whole) if whole else 1, tuple((_atom_key(a), -p) for a, p in whole), share != 1)
 
@@ -187,7 +187,7 @@ def _atom_weight(atom: Atom) -> int:
 
 
 def weight(d: Dim) -> int:
-    """How long a dim is: 0 for a constant, else the `weight` of the polynomial."""
+    """The length of a dim: 0 for a constant, otherwise the `weight` of the polynomial."""
     return d.weight if isinstance(d, Sym) else 0
 
 
@@ -199,7 +199,7 @@ def _times(a: Monomial, b: Monomial) -> Monomial:
 
 
 def build(total: Mapping[Monomial, int]) -> Dim:
-    """The dim that is a sum of monomials with coefficients, of which some may be 0."""
+    """The dim that is a sum of monomials with coefficients, some of which may be 0."""
     if any(_mono_key(mono)[-1] for mono in total):
         total = _gathered(total)
     terms = tuple(sorted(((m, c) for m, c in total.items() if c), key=lambda term: _mono_key(term[0])))
@@ -209,7 +209,7 @@ def build(total: Mapping[Monomial, int]) -> Dim:
 
 
 def _gathered(total: Mapping[Monomial, int]) -> dict[Monomial, int]:
-    """One term for all fractions of one product.
+    """Merges all fractions of one product into a single term.
 
     `K - K//2` is `K//2` where `K` is even, and `2*(K//2)` is `K`.
     """
@@ -223,7 +223,7 @@ def _gathered(total: Mapping[Monomial, int]) -> dict[Monomial, int]:
 
 @cache
 def whole_of(mono: Monomial) -> tuple[Monomial, int | Fraction]:
-    """A monomial without exact quotients, and the factor that they make.
+    """A monomial without exact quotients, and their combined factor.
 
     `K**2` and 1/2 of `K*(K//2)`.
     """
@@ -242,11 +242,11 @@ def whole_of(mono: Monomial) -> tuple[Monomial, int | Fraction]:
 
 
 def share_of(whole: Monomial, share: int | Fraction) -> tuple[Monomial, int] | None:
-    """The inverse of `whole_of`: the term that is so much of a product of symbols.
+    """The inverse of `whole_of`: the term for this fraction of a product of symbols.
 
     None where it may not be an integer.
 
-    The first factor that can be divided is divided as far as that goes, so that there is one term for each share.
+    The first divisible factor is divided as far as possible, so that each fraction has a unique term.
     """
     if isinstance(share, int):
         return whole, share
@@ -260,7 +260,7 @@ def share_of(whole: Monomial, share: int | Fraction) -> tuple[Monomial, int] | N
 
 
 def monomial(*mono: tuple[Atom, int]) -> Sym:
-    """The dim that is a product of atoms to powers."""
+    """The dim that is a product of powers of atoms."""
     return Sym(((mono, 1),))
 
 
@@ -273,7 +273,7 @@ def split_constant(d: Dim) -> tuple[Dim, int]:
 
 
 def primitive(d: Dim) -> Dim:
-    """A dim divided by the greatest number that divides all of its coefficients."""
+    """A dim divided by the greatest common divisor of its coefficients."""
     by = gcd(*(c for _, c in terms_of(d)))
     return build({mono: c // by for mono, c in terms_of(d)}) if by > 1 else d
 

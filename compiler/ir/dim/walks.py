@@ -22,7 +22,7 @@ from occ.compiler.ir.dim.polynomial import (
     terms_of,
 )
 
-_STEPS = 200  # of a long division
+_STEPS = 200  # steps of a long division
 
 
 def rebuild(d: Dim, of_symbol: Callable[[Symbol], Any], of_func: Callable[[str, list[Any]], Any]) -> Any:
@@ -63,9 +63,7 @@ def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
 
 
 def put_atoms(d: Dim, values: Mapping[str | Func, Dim]) -> Dim:
-    """Replace symbols by name and whole functions, the outermost first, also within quotients of them; what is not in `values`
-    stays.
-    """
+    """Replace symbols by name and whole functions, outermost first, also within quotients; all others stay."""
     total: Dim = 0
     for mono, coeff in () if isinstance(d, int) else d.terms:
         value: Dim = coeff
@@ -89,10 +87,10 @@ def _put(atom: Atom, values: Mapping[str | Func, Dim]) -> Dim:
 
 
 def in_terms_of(d: Dim, unit: Dim, value: Dim) -> Dim:
-    """A dim with `value` for a polynomial that can be divided out.
+    """A dim with `value` substituted for a polynomial that can be divided out.
 
-    Also within functions, where it needs none of its symbols then: `N*h - N*(h//2) + 3` is `N*value + 3` where the unit
-    is `h - h//2`. Else as it is.
+    Also within functions, if these need none of its symbols afterwards: `N*h - N*(h//2) + 3` is `N*value + 3` if the
+    unit is `h - h//2`. Otherwise unchanged.
     """
     names = symbols(unit).keys()
     if isinstance(d, int) or names.isdisjoint(symbols(d)):
@@ -117,7 +115,7 @@ def in_terms_of(d: Dim, unit: Dim, value: Dim) -> Dim:
 
 
 def _within_functions(d: Sym, of: Callable[[Dim], Dim]) -> Dim:
-    """A dim with the arguments of its functions as `of` makes them."""
+    """A dim with its functions' arguments transformed by `of`."""
 
     def made(atom: Atom) -> Dim:
         return monomial((atom, 1)) if isinstance(atom, Symbol) else FUNCTIONS[atom.name](*map(of, atom.args))
@@ -141,7 +139,7 @@ def _names(atom: Atom) -> frozenset[str]:
 
 
 def evaluate(d: Dim, env: Mapping[str, int]) -> int:
-    """The value for given symbol values; what is divided by 0 stays as it is, as in native code.
+    """The value for given symbol values; a division by 0 stays as it is, as in native code.
 
     Raises:
         KeyError: a symbol has no value.

@@ -1,7 +1,7 @@
 """Valid values of attributes, from the text of the ONNX specification.
 
-Names of attributes mean the same in nearly every operator; `Operator.attribute` states one that differs. Operators ask
-nothing of this: inference checks every node here, before it applies the operator's definition.
+Attribute names mean the same in nearly every operator; `Operator.attribute` states exceptions. Operators need not check
+this: inference validates every node here before it applies the operator's definition.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from occ.compiler.ir.operator.onnx_values import DTYPE_ATTRS
 
 @dataclass(frozen=True)
 class OneOf:
-    """One of a few values."""
+    """One of several values."""
 
     values: tuple[str | int | DType, ...]
 
@@ -30,7 +30,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class AtLeast:
-    """A number, or numbers, that are not less than another one."""
+    """A number, or numbers, not less than a bound."""
 
     least: int
 
@@ -43,7 +43,7 @@ class AtLeast:
 
 @dataclass(frozen=True)
 class EachOf:
-    """Numbers, each one of a few."""
+    """Numbers, each one of several."""
 
     values: tuple[int, ...]
 
@@ -56,7 +56,7 @@ class EachOf:
 
 @dataclass(frozen=True)
 class Above:
-    """A number that is greater than another one."""
+    """A number greater than a bound."""
 
     least: float
 
@@ -105,7 +105,7 @@ ALLOWED: Mapping[str, Allowed] = {
     "kernel_size": _POSITIVE,
     "kv_num_heads": _POSITIVE,
     "num_groups": _POSITIVE,
-    "num_heads": _NATURAL,  # of RotaryEmbedding 0: the rank tells
+    "num_heads": _NATURAL,  # 0 in RotaryEmbedding: the rank decides
     "num_outputs": _POSITIVE,
     "num_scan_inputs": _POSITIVE,
     "offset_group": _POSITIVE,
@@ -153,10 +153,10 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
 
     Args:
         name: of the operator.
-        given: attributes that are stated.
+        given: explicitly stated attributes.
 
     Raises:
-        Invalid: OCC0107 one has a value that the operator does not know.
+        Invalid: OCC0107 one has a value that the operator does not define.
     """
     for attr, value in given.items():
         if attr in DTYPE_ATTRS and value is None:

@@ -1,6 +1,6 @@
 """Attribute schemas of operators that ONNX does not define.
 
-A schema is written as names with kinds: `te=text dims=sizes? *`. `?` marks what may be absent, and `*` lets there be any others.
+A schema is written as names with kinds: `te=text dims=sizes? *`. `?` marks optional ones, and `*` allows any others.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ KINDS: Mapping[str, Callable[[Any], bool]] = {
 
 @dataclass(frozen=True)
 class Attributes:
-    """A schema: the kind of each attribute by name, those that may be absent, and whether there may be others."""
+    """A schema: the kind of each attribute by name, the optional ones, and whether others are allowed."""
 
     kinds: Mapping[str, str]
     optional: frozenset[str]
@@ -48,7 +48,7 @@ class Attributes:
 
     @classmethod
     def of(cls, text: str) -> Attributes:
-        """From its written form."""
+        """Parse the written form."""
         items = [item.partition("=") for item in text.split() if item != "*"]
         kinds = {name: kind.rstrip("?") for name, _, kind in items}
         assert set(kinds.values()) <= KINDS.keys(), text

@@ -1,4 +1,4 @@
-"""Operators of users: schema, shape function and kernel in one class."""
+"""User-defined operators: schema, shape function and kernel in one class."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from occ.compiler.ir.types import TensorType
 
 
 def operator(name: str) -> Callable[[type], OpSpec]:
-    """Class decorator: an operator that ONNX does not define.
+    """Class decorator: defines an operator that ONNX does not have.
 
-    The class has `operands`, their names in order (`"b?"` may be absent, `"xs*"` repeats); `results`, likewise, `("y",)`
+    The class has `operands`, their names in order (`"b?"` is optional, `"xs*"` repeats); `results`, likewise, `("y",)`
     by default; `attributes`, their defaults by name; and the meaning: `body(t, *operands, a)`, `composite(b, *operands,
-    a)`, or a `kernel` and, unless that is a te function, `infer(*operands, a)`, which returns the types of the results. An
-    operator with a meaning may have a kernel too, which targets that can use it prefer.
+    a)`, or a `kernel` and, unless that is a te function, `infer(*operands, a)`, which returns the types of the results.
+    An operator with a meaning may have a kernel too, which is preferred on targets that can use it.
 
     Args:
         name: with its domain, `com.example.Scale`.
@@ -56,7 +56,7 @@ def operator(name: str) -> Callable[[type], OpSpec]:
 
 
 def _guarded(name: str, cls: type, fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of an operator whose exceptions are errors of whoever wrote it: OCC0616, with the line."""
+    """An operator's function, with its exceptions reported as errors of its author: OCC0616, with the line."""
 
     @wraps(fn)
     def made(*given: Any, **how: Any) -> Any:
@@ -83,7 +83,7 @@ def _with_kernel(
     cls: type, kernel: Kernel | TeKernel | None, operands: tuple[Operand, ...], results: tuple[Operand, ...],
     attributes: Mapping[str, Any], *, alone: bool,
 ) -> dict[str, Any]:  # fmt: skip
-    """The operator's fields that a kernel adds.
+    """The operator's fields that a kernel provides.
 
     Raises:
         Invalid: it does not fit.
@@ -108,7 +108,7 @@ def _with_kernel(
 
 
 def _checked(infer: Callable[..., Any], kernel: Kernel, names: list[str], count: int) -> Callable[..., Any]:
-    """The shape function, which also checks the element types that the C function takes."""
+    """The shape function, which also checks the element types that the C function accepts."""
 
     def checked(*given: Any, a: Any) -> tuple[TensorType, ...]:
         made = infer(*given, a=a)
@@ -126,13 +126,13 @@ def c_kernel(library: str | os.PathLike[str], prototype: str) -> CKernel:
     """A function in a C library as the kernel of an operator or a fusion.
 
     Args:
-        library: path of the shared library; a relative one is taken from the folder of the rule file.
+        library: path of the shared library; a relative path starts at the folder of the rule file.
         prototype: as in C: `int scale(const float *x, int64_t x_size, float factor, float *y)`. Pointers are named after
             operands and results, values after attributes or sizes: `x_size`, `x_rank`, `x_dim0`, `const int64_t *x_shape`.
-            A function that returns an int says 0 for success.
+            A function that returns an int returns 0 for success.
 
     Raises:
-        CompileError: OCC0615 the prototype is not understood, or there is no such library.
+        CompileError: OCC0615 the prototype cannot be parsed, or there is no such library.
     """
     caller: str = sys._getframe(1).f_globals.get("__file__") or ""
     path = (Path(caller).parent / library).resolve()

@@ -22,7 +22,7 @@ def attr_kind(attr: OpSchema.Attribute) -> str:
 
 
 def attr_value(proto: onnx.AttributeProto) -> Any:
-    """A plain Python value of an attribute; tensors become arrays, element types become `DType`."""
+    """An attribute as a plain Python value; tensors become arrays, element types become `DType`."""
     value = onnx.helper.get_attribute_value(proto)
     if proto.name in DTYPE_ATTRS and isinstance(value, int):
         return dt.BY_ONNX.get(value)
@@ -42,7 +42,7 @@ def attr_value(proto: onnx.AttributeProto) -> Any:
         case _:
             if not value or not isinstance(value[0], bytes):
                 return tuple(value)
-            texts = {v: v.decode("utf-8", "surrogateescape") for v in set(value)}  # trees have millions of a few modes
+            texts = {v: v.decode("utf-8", "surrogateescape") for v in set(value)}  # trees repeat a few modes
             return tuple(map(texts.__getitem__, value))
 
 
@@ -66,7 +66,7 @@ def value_type(proto: onnx.TypeProto) -> Type | None:
 
 
 def onnx_type_name(dtype: DType) -> str:
-    """How ONNX type constraints spell a tensor of this element type: `tensor(float)`."""
+    """The ONNX type constraint for tensors of this element type: `tensor(float)`."""
     return f"tensor({_ONNX_NAMES.get(dtype.name, dtype.numpy.name)})"
 
 

@@ -16,24 +16,24 @@ def same(x: Tensor, *_: Tensor | None, a: SimpleNamespace) -> int:
 
 
 def fixed(rank: int) -> Rank:
-    """Always the same."""
+    """A fixed rank."""
     return lambda *_, a: rank
 
 
 def length_of(k: int) -> Rank:
-    """The rank that is the length of the k-th operand, a vector."""
+    """The rank given by the length of the k-th operand, a vector."""
     return lambda *operands, a: length(operands[k]) if len(operands) > k else None
 
 
 def length(x: Tensor | None) -> int | None:
-    """Elements of a vector, where that is a constant."""
+    """The length of a vector, if it is constant."""
     if x is None or x.rank > 1:
         return None
     return 1 if x.rank == 0 else x.shape[0] if isinstance(x.shape[0], int) else None
 
 
 def plus(rank: int, more: int | None) -> int | None:
-    """Their sum, where both are known."""
+    """Their sum, if both are known."""
     return None if more is None else rank + more
 
 

@@ -1,7 +1,7 @@
-"""Random operand shapes that fit an operator, for `occ check-rules`.
+"""Random operand shapes that are valid for an operator, for `occ check-rules`.
 
-Each takes the draw, the position of an operand, and the shapes of the others as far as they are known; None leaves the
-choice to what broadcasting allows.
+Each takes the random source, an operand's position, and the shapes of the others as far as they are known; None leaves
+the choice to broadcasting.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ Shape = tuple[int, ...]
 
 
 class Draw(Protocol):
-    """Where random shapes come from."""
+    """The source of random shapes."""
 
     rng: Generator
 
     def shape(self, rank: int | None = None, least: int = 1) -> Shape:
-        """A shape of small extents of at least `least`, of a random rank unless one is given."""
+        """A random shape with extents of at least `least`, and a random rank unless one is given."""
         ...
 
 
@@ -33,12 +33,12 @@ def of_rank(rank: int) -> Sample:
 
 
 def picture(draw: Draw, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
-    """Batch, channels, and one or two axes of space."""
+    """Batch, channels, and one or two spatial axes."""
     return draw.shape(int(draw.rng.integers(3, 5)), least=2)
 
 
 def convolved(draw: Draw, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
-    """A picture, filters of one or two taps, and a number for each filter."""
+    """An image, filters with one or two taps, and a number per filter."""
     x, w = shapes[0], shapes[1] if len(shapes) > 1 else None
     if k == 1 and x is not None:
         return (int(draw.rng.integers(1, 4)), x[1], *(int(draw.rng.integers(1, 3)) for _ in x[2:]))
@@ -55,7 +55,7 @@ def matrices(draw: Draw, k: int, shapes: Sequence[Shape | None]) -> Shape | None
 
 
 def per_channel(draw: Draw, k: int, shapes: Sequence[Shape | None]) -> Shape | None:
-    """A picture, then a number for each channel."""
+    """An image, then a number per channel."""
     x = shapes[0]
     if k == 0 or x is None or len(x) < 2:
         return draw.shape(4, least=2)

@@ -1,4 +1,4 @@
-"""Operands that are one number, as a scalar or in a tensor of one element."""
+"""Single-number operands, as a scalar or a one-element tensor."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from occ.compiler.ir.te.function import Tensor
 
 
 def scalar(name: str, operand: str, x: Tensor) -> Expr:
-    """The element of an operand; the runtime checks that there is one where that is not known.
+    """The element of an operand; if it is not known to have exactly one, the runtime checks.
 
     Raises:
         Invalid: it has none, or several.

@@ -1,10 +1,10 @@
 """What an operator is: its signature from `onnx.defs`, its body and its shape function.
 
-Those are `infer` and one *meaning*: a te `body`, a `composite` of other operators, a `host` routine, its regions, or a
-`kernel` of a user.
+The latter are `infer` and one *meaning*: a te `body`, a `composite` of other operators, a `host` routine, its regions,
+or a user's `kernel`.
 `@op` turns a class that holds them as plain functions into an `OpSpec`; packages export theirs in `ALL`. A type checker
-takes the first parameter of such a function for an instance of the class, so the modules of operators switch off the
-checks that trip over it.
+takes the first parameter of such a function for an instance of the class, so modules of operators disable the checks
+that object to it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from occ.compiler.ir.operator.onnx_values import attr_kind, attr_value
 from occ.compiler.ir.operator.ranks import Rank
 from occ.compiler.ir.operator.samples import Sample
 
-OLDEST = 7  # of the operator sets whose types of operands are taken
+OLDEST = 7  # of the operator sets whose operand types are used
 MEANINGS = ("body", "composite", "host", "region", "kernel")
 
 
@@ -45,7 +45,7 @@ class Operand:
 
 @dataclass(frozen=True)
 class AttrSpec:
-    """A formal attribute; `default` is None where ONNX gives none."""
+    """A formal attribute; `default` is None if ONNX has none."""
 
     name: str
     kind: str
@@ -55,7 +55,7 @@ class AttrSpec:
 
 @dataclass(frozen=True)
 class FormalSignature:
-    """Operands, results and attribute defaults of an operator that `onnx.defs` does not know, `com.microsoft`'s."""
+    """Operands, results and attribute defaults of an operator that `onnx.defs` lacks, such as `com.microsoft`'s."""
 
     operands: tuple[Operand, ...]
     results: tuple[Operand, ...]
@@ -63,8 +63,9 @@ class FormalSignature:
 
     @classmethod
     def of(cls, operands: str, results: str = "Y", **attributes: Any) -> FormalSignature:
-        """From names, with `?` after optional and `*` after variadic ones; attributes with their defaults, numbers of which ONNX
-        has in f32: 1.702 is 1.7020000219 to an operator on f64 as well.
+        """From names, with `?` after optional and `*` after variadic ones; attributes with their defaults.
+
+        Numbers are f32, as in ONNX: 1.702 is 1.7020000219 to an operator on f64 too.
         """
         stored = {k: float(np.float32(v)) if isinstance(v, float) else v for k, v in attributes.items()}
         return cls(formals(operands), formals(results), stored)
@@ -77,11 +78,11 @@ def formals(text: str) -> tuple[Operand, ...]:
 
 @dataclass(frozen=True)
 class Access:
-    """The memory accesses of an operator's body, as `access` finds them.
+    """The memory accesses of an operator's body, as `access` computes them.
 
     Attributes:
         elementwise: an element of the result needs the elements of the operands at its own position, broadcast.
-        permutation: the result is the only operand under these axes of it, as in Transpose; None if it is not.
+        permutation: the axes of the only operand in the order of the result's, as in Transpose; None if it is none.
     """
 
     elementwise: bool = False
@@ -89,41 +90,42 @@ class Access:
 
 
 class OpSpec:
-    """An operator: its meaning, and the facts that passes ask for. What the body says is not said again here.
+    """An operator: its meaning, and facts that passes use. What follows from the body is not repeated here.
 
     Attributes:
         name: as in `Op.name`: the ONNX name, after its domain if that is not ai.onnx.
-        infer: `infer(*operands, a=attributes)` returns the result type or types; None to read them off the body.
+        infer: `infer(*operands, a=attributes)` returns the result type or types; None to derive them from the body.
         body: `body(t, *operands, a=attributes)` builds te stages with a `Builder` and returns the result tensor(s).
         composite: `composite(b, *operands, a=attributes)` builds named ops and returns the result value(s).
-        host: name of a routine in `runtime/hostops.py`.
+        host: name of a routine in the package `runtime/hostops`.
         region: the meaning is in the regions of the op (If, Loop, ...).
-        kernel: how a user computes it; its meaning too if there is no other.
-        static: operands whose value, not only type, the definition looks at, where it is known at compile time.
-        pure: whether the same operands give the same results; False for what draws random numbers.
+        kernel: how a user computes it; also its meaning if there is no other.
+        static: operands whose value, not only type, the definition uses, if it is known at compile time.
+        pure: whether equal operands always produce equal results; False for random numbers.
         commutes: whether the order of the operands does not matter; patterns try each.
-        moves: whether the elements of the result are elements of the first operand, moved or chosen among.
-        dtype: the element type of the result where neither operands nor attributes state one.
-        rank: `rank(*operands, a=attributes)` returns the rank of the results, or None, where only the data decide the shape.
-        reads: the order of axes in memory in which it reads fastest. `any` (what nothing is stated of): all are alike;
-            `channels`: the first operand has axis 1 last; `last`: the last axis of each operand is innermost; `rows`: the
-            first operand is row-major; `planes`: `rows` where the first operand is so anyway, else `channels`. Or a function of
-            `(*operands, a=attributes)` that returns one of these.
-        writes: the order in which it writes, likewise. `any` (what nothing is stated of, if the body is elementwise): that
-            of its operands, or what its reader wants; `channels`: axis 1 last; `first`: that of its first operand, whatever
-            its reader wants; `last`: rows, or what its reader wants with the last axis innermost; `planes`: as in `reads`;
-            `rows` (what nothing is stated of).
-        weight: `weight(*operands, a=attributes, lanes=elements of a vector)` returns the layout that the second operand
-            shall have if it is a constant, or None.
-        joins: whether the result is the operands side by side along `axis`, so that they may be computed where it is.
-        sample: shapes of random operands that fit, see `samples`; None where any that broadcast do.
-        limits: what it needs, for the reference.
-        operands, signature: operands of operators that `onnx.defs` does not know.
-        later: attributes that the schemas of older releases of onnx lack, from 1.17 on, with their defaults.
-        own_attributes: the attributes of the compiler's own operators, as `attributes.py` reads them; the verifier checks them.
+        moves: whether the result's elements are elements of the first operand, moved or selected.
+        dtype: the element type of the result if neither operands nor attributes state one.
+        rank: `rank(*operands, a=attributes)` returns the rank of results with data-dependent shapes, or None.
+        reads: the order of axes in memory in which it reads fastest. `any` (the default): all are equal; `channels`:
+        the first operand has axis 1 last; `last`: the last axis of each operand is innermost; `rows`: the first operand
+        is row-major; `planes`: `rows` if the first operand is row-major already, otherwise `channels`. Or a function of
+        `(*operands, a=attributes)` that returns one of these.
+        writes: the order in which it writes, likewise. `any` (the default if the body is elementwise): that of its
+        operands, or what its reader wants; `channels`: axis 1 last; `first`: that of its first operand, whatever its
+        reader wants; `last`: rows, or what its reader wants with the last axis innermost; `planes`: as in `reads`;
+        `rows` (the default otherwise).
+        weight: `weight(*operands, a=attributes, lanes=elements of a vector)` returns the desired layout of the second
+        operand if it is a constant, or None.
+        joins: whether the result concatenates the operands along `axis`, so that they may be computed inside it.
+        sample: shapes of random operands that are valid, see `samples`; None if any that broadcast are.
+        limits: what it requires, for the reference.
+        operands, signature: operands of operators that `onnx.defs` does not have.
+        later: attributes missing from the schemas of older onnx releases, from 1.17 on, with their defaults.
+        own_attributes: attributes of the compiler's own operators, in the form of `attributes.py`; the verifier checks
+        them.
         tags: `contraction`: sums of products, worth a kernel of their own; `view`: the elements of the first operand in
-            row-major order, under another shape; `shape`: the operands are looked at for their shapes alone; `declared`:
-            whoever makes the op states its result types; `control`: it runs functions of the module.
+        row-major order, with another shape; `shape`: only the operands' shapes are used; `declared`: the creator of the
+        op states its result types; `control`: it runs functions of the module.
     """
 
     later: Mapping[str, Any] = MappingProxyType({})
@@ -154,7 +156,7 @@ class OpSpec:
         self.tags = frozenset(fields.get("tags", ()))
         self.doc: str = fields.get("__doc__") or ""
         self.registry: Mapping[str, OpSpec] | None = None  # of the compilation that has added the operator
-        self.accesses: dict[Hashable, Access] = {}  # what `access` has found
+        self.accesses: dict[Hashable, Access] = {}  # result of `access`
         self._operand_names: tuple[str, ...] = fields.get("operands", ())
         self.own_attributes = Attributes.of(fields["own_attributes"]) if "own_attributes" in fields else None
         for key in _PLAIN & fields.keys():
@@ -175,7 +177,7 @@ class OpSpec:
         """The latest ONNX schema of the operator.
 
         Raises:
-            CompileError: OCC0104 the release of onnx that is installed is older than the operator.
+            CompileError: OCC0104 the installed onnx release is older than the operator.
         """
         if not self.is_known:
             message = f"onnx {onnx.__version__} does not know `{self.name}`, which is younger"
@@ -184,12 +186,12 @@ class OpSpec:
 
     @property
     def is_known(self) -> bool:
-        """Whether the release of onnx that is installed has a schema of the operator, or needs none."""
+        """Whether the installed onnx release has a schema of the operator, or it needs none."""
         return self.signature is not None or self.is_internal or onnx.defs.has(self.operator, domain=self.domain)
 
     @property
     def since(self) -> int:
-        """The version of that schema; 1 for operators that `onnx` has no schema of."""
+        """The version of that schema; 1 for operators without a schema in `onnx`."""
         return 1 if self.signature is not None else self.schema.since_version
 
     @cached_property
@@ -204,7 +206,7 @@ class OpSpec:
         )
 
     def _once_taken(self, k: int) -> frozenset[str]:
-        """Types of an operand in earlier operator sets: a later one may have fewer, as ReduceLogSum has from 28 on."""
+        """Types of an operand in earlier operator sets: later ones may allow fewer, as ReduceLogSum from 28 on."""
         found, version = frozenset[str](), self.since - 1
         while version >= OLDEST and onnx.defs.has(self.operator, version, self.domain):
             schema = onnx.defs.get_schema(self.operator, version, self.domain)
@@ -236,7 +238,7 @@ class OpSpec:
         return frozenset(name for name, spec in self.attrs.items() if spec.kind in ("FLOAT", "FLOATS"))
 
     def rounded(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Attributes from a text, where the fewest digits stand for a 32-bit float, as ONNX has them."""
+        """Attributes from a text, with the shortest digits of a 32-bit float expanded, as ONNX stores them."""
         return {k: _single(v) if k in self.float_attrs else v for k, v in given.items()}
 
     @cached_property
@@ -244,7 +246,7 @@ class OpSpec:
         return {name: spec.default for name, spec in self.attrs.items()}
 
     def attributes(self, given: Mapping[str, Any]) -> SimpleNamespace:
-        """Attributes by name, the defaults filled in; None where there is neither value nor default."""
+        """Attributes by name, including defaults; None if there is neither value nor default."""
         return SimpleNamespace(**{**self._defaults, **given})
 
     def operand_name(self, k: int) -> str:

@@ -17,7 +17,7 @@ from occ.compiler.ir.operator.spec import OpSpec
 
 @cache
 def builtin() -> Mapping[str, OpSpec]:
-    """The operators that occ itself defines, by name.
+    """The operators that occ defines, by name.
 
     Raises:
         ValueError: two families define the same operator.
@@ -32,7 +32,7 @@ def builtin() -> Mapping[str, OpSpec]:
 
 
 def _families(path: Iterable[str], package: str) -> Iterator[str]:
-    """The modules of this folder and of those in it that list operators under `ALL`."""
+    """The modules of this folder and its subfolders that list operators in `ALL`."""
     for found in iter_modules(path, f"{package}."):
         module = import_module(found.name)
         if found.ispkg:
@@ -42,7 +42,7 @@ def _families(path: Iterable[str], package: str) -> Iterator[str]:
 
 
 class Registry(Mapping[str, OpSpec]):
-    """The operators of one compilation by name: the built-in ones, and those of installed packages and rule files."""
+    """The operators of one compilation by name: built-in ones, and those of installed packages and rule files."""
 
     def __init__(self) -> None:
         self._added: dict[str, OpSpec] = {}
@@ -71,7 +71,7 @@ class Registry(Mapping[str, OpSpec]):
         self._added[spec.name], self._origins[spec.name] = bound, origin
 
     def origin(self, name: str) -> str:
-        """Where an operator that is not built in comes from: a rule file, or the entry point of a package."""
+        """The origin of an operator that is not built in: a rule file, or the entry point of a package."""
         return self._origins[name]
 
     @property

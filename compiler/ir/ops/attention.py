@@ -23,7 +23,7 @@ from occ.compiler.ir.value import Value
 
 
 def reshape(b: GraphBuilder, x: Value, shape: Sequence[Dim]) -> Value:
-    """`x` under another shape, which may have symbolic extents."""
+    """`x` with another shape, which may have symbolic extents."""
     if tuple(shape) == x.tensor.dims:
         return x
     if all(isinstance(d, int) for d in shape):
@@ -32,7 +32,7 @@ def reshape(b: GraphBuilder, x: Value, shape: Sequence[Dim]) -> Value:
 
 
 def quotient(name: str, a: Dim, b: Dim) -> Dim:
-    """`a / b`, which must be whole.
+    """`a / b`, which must be an integer.
 
     Raises:
         Invalid: it is not.
@@ -44,7 +44,7 @@ def quotient(name: str, a: Dim, b: Dim) -> Dim:
 
 
 def to_heads(b: GraphBuilder, name: str, x: Value, heads: int | None) -> Value:
-    """`[N, L, H*D]` as `[N, H, L, D]`; of rank 4 as it is.
+    """`[N, L, H*D]` as `[N, H, L, D]`; rank 4 unchanged.
 
     Raises:
         Invalid: the rank is neither 3 nor 4, or the number of heads is missing.
@@ -85,7 +85,7 @@ def grouped_matmul(b: GraphBuilder, x: Value, y: Value, *, name: str) -> Value:
 class AttentionMask:
     """Scores with everything that forbids a key: mask, causality, window, valid length. `offset` is the key before query 0.
 
-    Forbidden scores become -inf by selection, so that a NaN or inf among them does no harm.
+    Masked scores are set to -inf by a select, so that NaN or inf among them is harmless.
     """
 
     static = ("offset",)
@@ -162,7 +162,7 @@ def safe_softmax(t: Builder, x: Tensor) -> Tensor:
 
 
 def scores_of(b: GraphBuilder, q: Value, k: Value, scale: float, *, name: str) -> Value:
-    """`q @ k' * scale`; types narrower than f32 scale both sides by its root, which keeps them in range."""
+    """`q @ k' * scale`; for types narrower than f32, both sides are scaled by its root, to stay in range."""
     kt = (0, 1, 3, 2)
     if q.tensor.dtype.bits >= 32:
         return grouped_matmul(b, scaled(b, q, scale), b.Transpose(k, perm=kt), name=name)
@@ -171,7 +171,7 @@ def scores_of(b: GraphBuilder, q: Value, k: Value, scale: float, *, name: str) -
 
 
 def head_scale(q: Value, scale: float | None, *, name: str) -> float:
-    """The scale of the scores: as given, or one over the root of the head size."""
+    """The scale of the scores: as given, or the inverse root of the head size."""
     if scale is not None:
         return scale
     size = q.tensor.dims[-1]
@@ -190,7 +190,7 @@ class Attention:
         sizes = [exact_quotient(x.tensor.dims[-1], n or 1) for x, n in zip((q, k, v), counts, strict=True)]
         open_ = [not isinstance(x.tensor.dims[-1], int) for x in (q, k, v)]
         if (open_[0] and a.scale is None) or any(o and n is None for o, n in zip(open_, sizes, strict=True)):
-            raise Unresolved("Attention", "head size")  # which a run shows
+            raise Unresolved("Attention", "head size")  # known at run time
         q = to_heads(b, "Attention", q, a.q_num_heads)
         k, v = (to_heads(b, "Attention", x, a.kv_num_heads) for x in (k, v))
         equal_dims(k.tensor.dims[1], v.tensor.dims[1], "`Attention`: heads of keys and of values")
@@ -218,7 +218,7 @@ class Attention:
 
 @op("ai.onnx.preview.FlexAttention", region=True, tags=("declared",))
 class FlexAttention:
-    """Scores, softmax and output, with sub-graphs between them; import takes it apart into those."""
+    """Scores, softmax and output, with sub-graphs in between; the importer splits it into those."""
 
 
 @op("flex_scores", own_attributes="scale=float? softmax_precision=dtype?")

@@ -15,7 +15,7 @@ from occ.compiler.ir.value import Value
 
 @op("CausalConvWithState")
 class CausalConvWithState:
-    """Depthwise convolution over the time axis that sees the past only; the last positions are the next state."""
+    """Depthwise convolution along time over past positions only; the last positions are the next state."""
 
     def composite(b, x, weight, bias=None, past=None, *, a):
         return causal_convolution(b, x, weight, bias, past, a.activation or "none", 1)
@@ -24,7 +24,7 @@ class CausalConvWithState:
 def causal_convolution(
     b: GraphBuilder, x: Value, weight: Value, bias: Value | None, past: Value | None, activation: str, dilation: int
 ) -> tuple[Value, Value]:
-    """An activation of the convolution `[N, C, L]` of each channel with the positions before it, and the next state.
+    """An activation of the causal convolution `[N, C, L]` per channel, and the next state.
 
     Raises:
         Invalid: channels or taps are symbolic, or the activation is unknown.

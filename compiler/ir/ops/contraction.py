@@ -78,7 +78,7 @@ class Gemm:
 
         acc = t.sum([m, n], [k], product, name="gemm")
 
-        real = acc.dtype.is_int and any(n % 1 for n in (a.alpha, a.beta))  # a factor of integers that is none itself
+        real = acc.dtype.is_int and any(n % 1 for n in (a.alpha, a.beta))  # a non-integer factor on integers
 
         def scaled(value, factor):
             value = cast(F64, value) if real else value

@@ -1,9 +1,9 @@
 """Control flow: If, Loop, Scan, SequenceMap.
 
-Sub-graphs are functions of the module. What they capture follows the formal operands.
+Sub-graphs are functions of the module. Captured values follow the formal operands.
 
-`If(cond, *captures) {then_branch=@f, else_branch=@g, captures=k}`; `passes/infer/infer_control.py` finds the types, and
-`runtime/native/control.py` states what runs.
+`If(cond, *captures) {then_branch=@f, else_branch=@g, captures=k}`; `passes/infer/infer_control.py` infers the types,
+and `runtime/native/control.py` defines the execution.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ class If:
 
 @op("Loop", region=True, tags=_DECLARED)
 class Loop:
-    """A body, as long as its condition holds and the trip count is not reached."""
+    """A body, repeated while its condition holds and the trip count is not reached."""
 
 
 @op("Scan", region=True, tags=_DECLARED)
 class Scan:
-    """A body for each slice of the scanned operands."""
+    """A body, run for each slice of the scanned operands."""
 
 
 @op("SequenceMap", region=True, tags=_DECLARED)
 class SequenceMap:
-    """A body for each element of a sequence."""
+    """A body, run for each element of a sequence."""
 
 
 ALL: tuple[OpSpec, ...] = (If, Loop, Scan, SequenceMap)

@@ -19,10 +19,10 @@ Labels = tuple[str, ...]
 
 
 def parse_equation(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], Labels]:
-    """Labels of each operand and of the result; the axes of an ellipsis are numbered from the last one on.
+    """Labels of each operand and of the result; the axes of an ellipsis are numbered from the last.
 
     Raises:
-        Invalid: the equation is malformed, or does not fit the ranks.
+        Invalid: the equation is malformed, or does not match the ranks.
     """
     left, arrow, right = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -53,7 +53,7 @@ def _labels(equation: str, term: str, rank: int) -> Labels:
 
 
 def _extents(terms: Sequence[tuple[Tensor, Labels]]) -> dict[str, Dim]:
-    """The extent of each label; 1 broadcasts, except for a label that one operand has twice."""
+    """The extent of each label; 1 broadcasts, except for a label that one operand repeats."""
     found: dict[str, Dim] = {}
     for x, labels in terms:
         own: dict[str, Dim] = {}

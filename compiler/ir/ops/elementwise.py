@@ -67,7 +67,7 @@ SAMPLES = {"Clip": scalars_after_first, "Where": same_shapes}
 
 
 def _check_divisor(t: Builder, name: str, y: Tensor) -> None:
-    """An integer divisor of 0 is an error of the run."""
+    """Dividing an integer by 0 is a run-time error."""
     first = y[(0,) * y.rank]
     if y.dtype.is_int and not (isinstance(first, Const) and first.value != 0):
         t.check(y.shape, lambda *i: not_equal(y[i], 0), f"`{name}` divides by zero")
@@ -123,7 +123,7 @@ def _isinf(x: Expr, *, a: Any) -> Expr:
 
 
 def _shrink(x: Expr, *, a: Any) -> Expr:
-    y = cast(F64, x) if x.dtype.is_int else x  # bounds and bias are no integers
+    y = cast(F64, x) if x.dtype.is_int else x  # bounds and bias are not integers
     return cast(x.dtype, where(y < -a.lambd, y + a.bias, where(y > a.lambd, y - a.bias, literal(0, y.dtype))))
 
 

@@ -1,4 +1,4 @@
-"""Col2Im, MaxUnpool and CenterCropPad: pieces put into a larger tensor, or cut out."""
+"""Col2Im, MaxUnpool and CenterCropPad: parts placed into a larger tensor, or cut out."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -35,13 +35,13 @@ class Col2Im:
         equal_dims(x.shape[2], product(counts), "`Col2Im`: number of blocks")
         taps = int(product(block))
         channels = equal_part(x.shape[1], taps, "`Col2Im`: channels and the positions of a block")
-        # Along an axis a pixel is in as many blocks at most as their distance goes into one: a sum over those has fewer terms than
-        # one over the taps of which most fall between blocks.
+        # Along an axis, the number of blocks that cover a pixel is at most a block's length divided by their distance.
+        # A sum over those has fewer terms than one over the taps, most of which are between blocks.
         covering = [-(-((b - 1) * d + 1) // s) for b, d, s in zip(block, dilations, strides, strict=True)]
         terms = [min(pair) for pair in zip(covering, block, strict=True)]
 
         def found(k, at, j):
-            """The j-th block that may cover a pixel along axis k, its tap, and whether it does."""
+            """The j-th block that may cover a pixel along axis k, its tap, and whether it does cover it."""
             if terms[k] == block[k]:
                 reach = at + pads[k] - j * dilations[k]
                 place = reach // strides[k]
@@ -108,7 +108,7 @@ def _rest(x: Tensor, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
 
 @op("CenterCropPad", static=("shape",), rank=same)
 class CenterCropPad:
-    """The centre of each axis cut to, or padded with zeros to, a size (ONNX CenterCropPad)."""
+    """The centre of each axis cropped, or padded with zeros, to a size (ONNX CenterCropPad)."""
 
     def body(t, x, shape, *, a):
         asked = static_dims("CenterCropPad", "shape", shape)

@@ -19,15 +19,14 @@ from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def positions(t: Builder, indices: Tensor, extents: Sequence[Dim], name: str) -> Callable[..., Expr]:
-    """Elements of an index tensor as positions, negative ones counted from the end.
+    """Elements of an index tensor as positions; negative ones count from the end.
 
-    States the check that every index is in `[-extent, extent)`, unless the indices are known to. Kernels keep positions that
-    come from data within the tensor, but an axis without elements has none: the runtime refuses it before they run.
-
+    Also states the check that every index is in `[-extent, extent)`, unless that is known. Kernels clamp data-dependent
+    positions to the tensor, but an axis without elements has none: the runtime rejects it before they run.
     Args:
         t: the builder.
         indices: the index tensor.
-        extents: of the axis; or of several, each of which the last axis of the tensor has a component for.
+        extents: of the axis; or of several, with one component each in the last axis of the index tensor.
         name: of the operator.
     """
     given = None if indices.value is None else [v for v in indices.value if isinstance(v, int)]
@@ -62,9 +61,9 @@ def positions(t: Builder, indices: Tensor, extents: Sequence[Dim], name: str) ->
 
 
 def _has_elements(n: Dim, indices: Tensor, name: str) -> None:
-    """Have an axis an element at least if positions are taken from it.
+    """Require that an axis has an element if positions on it are read.
 
-    One that never has any is for the operator to leave alone.
+    The operator handles an axis that is always empty.
     """
     if n != 0 and lower(n) <= 0:
         count = dim.minimum(product(indices.shape), 1)
@@ -72,7 +71,7 @@ def _has_elements(n: Dim, indices: Tensor, name: str) -> None:
 
 
 def _nothing(t: Builder, shape: Sequence[Dim], data: Tensor) -> Tensor:
-    """The result where an axis never has elements: there are no indices, or their check fails."""
+    """The result if an axis is always empty: there are no indices, or their check fails."""
     return t.map(shape, lambda *_: literal(0, data.dtype), name="gather")
 
 
@@ -88,9 +87,9 @@ class Gather:
 
 
 def _limits(t: Builder, data: Tensor, indices: Tensor, axis: int, name: str) -> list[Dim | None]:
-    """Extents of `data` within which positions of the indices have to be kept, because nothing proves that they are.
+    """Extents of `data` to which positions of the indices must be clamped, because they are not provably inside.
 
-    States the check that they are: it runs after the positions are used.
+    Also states the check that they are inside: it runs after the positions are used.
 
     Raises:
         Invalid: the indices have more positions on another axis than the data.
@@ -191,7 +190,7 @@ class ScatterElements:
 @op("ScatterND", static=("indices",))
 class ScatterND:
     def body(t, data, indices, updates, *, a):
-        depth = data.rank + indices.rank - 1 - updates.rank  # which the last extent of the indices is
+        depth = data.rank + indices.rank - 1 - updates.rank  # the last extent of the indices
         if indices.rank == 0 or depth < 1:
             raise Invalid(f"`ScatterND` of {show_shape(data.shape)} with updates {show_shape(updates.shape)}")
         equal_dims(

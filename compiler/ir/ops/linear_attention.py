@@ -18,7 +18,7 @@ from occ.compiler.ir.value import Value
 
 
 def _shared(h: Expr, heads: int, fewer: int) -> Expr:
-    """Which of `fewer` heads serves head `h` of `heads`."""
+    """The index, out of `fewer` heads, that serves head `h` of `heads`."""
     return h if heads == fewer else h // wrap(floordiv(heads, fewer))
 
 
@@ -76,10 +76,10 @@ def infer(q, k, v, past=None, decay=None, beta=None, *, a):
 def composite(b, q, k, v, past=None, decay=None, beta=None, *, a):
     """A Scan over time.
 
-    Queries share the heads of the state, or the heads of the state those of the queries and keys.
+    Queries share the heads of the state, or the state shares those of queries and keys.
 
     Raises:
-        Invalid: the rule is unknown, or does not fit its operands.
+        Invalid: the rule is unknown, or does not match its operands.
     """
     rule = a.update_rule
     if rule not in ("linear", "gated", "delta", "gated_delta"):
@@ -111,20 +111,20 @@ def composite(b, q, k, v, past=None, decay=None, beta=None, *, a):
 
 
 def _by_heads(b: GraphBuilder, x: Value, heads: Dim) -> Value:
-    """Steps first, since native code scans along the first axis: `[length, n, heads, size]`."""
+    """Time steps first, since native code scans along the first axis: `[length, n, heads, size]`."""
     n, length, width = x.tensor.dims
     return _swapped(b, reshape(b, x, (n, length, heads, quotient("LinearAttention", width, heads))))
 
 
 def _swapped(b: GraphBuilder, x: Value) -> Value:
-    """The first two axes in each other's place; with an extent of 1 the bytes are the same."""
+    """The first two axes swapped; with an extent of 1 the bytes are unchanged."""
     first, second, *rest = x.tensor.dims
     return reshape(b, x, (second, first, *rest)) if 1 in (first, second) else b.Transpose(x, perm=(1, 0, 2, 3))
 
 
 @op("LinearAttention")
 class LinearAttention:
-    """Attention with a recurrent state per head, f32, instead of a KV cache."""
+    """Attention with a recurrent f32 state per head instead of a KV cache."""
 
     infer = infer
     composite = composite

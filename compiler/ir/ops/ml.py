@@ -1,7 +1,7 @@
-"""ai.onnx.ml: what converters of classical models (scikit-learn and its like) write. Arithmetic is made of tensor operators,
-so that it is compiled and fused, trees are in `ml_trees`; labels, maps and support vectors are host routines.
+"""Operators of ai.onnx.ml, as converters of classical models (scikit-learn and similar) write them.
 
-Where the ONNX text leaves a case open, the meaning is that of onnxruntime, which these files are written for.
+Arithmetic consists of tensor operators, so it is compiled and fused; trees are in `ml_trees`; labels, maps and support
+vectors are host routines. Where the ONNX text is ambiguous, onnxruntime decides, as these files are written for it.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -57,7 +57,7 @@ class Scaler:
 
 @op("ai.onnx.ml.Normalizer")
 class Normalizer:
-    """Each row divided by its norm; a row whose norm is 0 stays."""
+    """Each row divided by its norm; a row with norm 0 is unchanged."""
 
     def composite(b, x, *, a):
         _matrix_rank("Normalizer", x)
@@ -78,7 +78,7 @@ class Normalizer:
 
 @op("ai.onnx.ml.Binarizer")
 class Binarizer:
-    """1 where an element exceeds the threshold, else 0."""
+    """1 if an element exceeds the threshold, else 0."""
 
     def composite(b, x, *, a):
         wide = floats(b, x)
@@ -87,7 +87,7 @@ class Binarizer:
 
 @op("ai.onnx.ml.Imputer")
 class Imputer:
-    """One value replaced by that of its feature."""
+    """Replaces one value by a per-feature value."""
 
     def composite(b, x, *, a):
         dtype = x.tensor.dtype
@@ -105,7 +105,7 @@ class Imputer:
 
 @op("ai.onnx.ml.ArrayFeatureExtractor")
 class ArrayFeatureExtractor:
-    """Elements of the last axis, by position; a vector counts as a matrix of one row."""
+    """Elements of the last axis by position; a vector counts as a matrix with one row."""
 
     def composite(b, x, positions, *, a):
         if not x.tensor.rank:
@@ -117,7 +117,7 @@ class ArrayFeatureExtractor:
 
 @op("ai.onnx.ml.FeatureVectorizer")
 class FeatureVectorizer:
-    """Concatenates features as f32, each cut or zero-padded to its stated width.
+    """Concatenates features as f32, each truncated or zero-padded to its stated width.
 
     A vector is one row.
     """
@@ -145,7 +145,7 @@ def _of_width(b: GraphBuilder, x: Value, width: int) -> Value:
 
 @op("ai.onnx.ml.LinearRegressor")
 class LinearRegressor:
-    """`x @ coefficients.T + intercepts`, and a transformation."""
+    """`x @ coefficients.T + intercepts`, then a transformation."""
 
     def composite(b, x, *, a):
         rank = _matrix_rank("LinearRegressor", x)
@@ -161,9 +161,9 @@ class LinearRegressor:
 
 @op("ai.onnx.ml.LinearClassifier")
 class LinearClassifier:
-    """The class of each row and the scores of all classes, by a linear function for each.
+    """The class of each row and the scores of all classes, with one linear function each.
 
-    One function tells two classes apart.
+    For two classes there may be a single function.
     """
 
     def composite(b, x, *, a):
@@ -223,7 +223,7 @@ SVMClassifier = _classifier("SVMClassifier", "classlabels_ints", _svm_columns)
 
 @op("ai.onnx.ml.SVMRegressor", host="SVMRegressor")
 class SVMRegressor:
-    """Support vector regression, or novelty: 1 inside and -1 outside."""
+    """Support vector regression, or novelty detection: 1 inside and -1 outside."""
 
     def infer(x, *, a):
         return TensorType(F32, (*_batch(x), 1))

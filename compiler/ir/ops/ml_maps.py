@@ -1,4 +1,4 @@
-"""ai.onnx.ml operators on labels and maps, which are host routines."""
+"""ai.onnx.ml operators on labels and maps, implemented as host routines."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -14,7 +14,7 @@ from occ.compiler.ir.types import MapType, SequenceType, TensorType
 
 @op("ai.onnx.ml.LabelEncoder", host="LabelEncoder")
 class LabelEncoder:
-    """Each element looked up in a table, which has keys of one kind and values of one kind."""
+    """Looks up each element in a table with keys of one kind and values of one kind."""
 
     def infer(x, *, a):
         for side in ("keys", "values"):
@@ -50,7 +50,7 @@ class CategoryMapper:
 
 @op("ai.onnx.ml.OneHotEncoder", host="OneHotEncoder")
 class OneHotEncoder:
-    """A new last axis with a 1 for the category of each element."""
+    """A new last axis with a 1 at the category of each element (one-hot)."""
 
     def infer(x, *, a):
         categories = len(a.cats_strings or a.cats_int64s or ())
@@ -67,7 +67,7 @@ class ZipMap:
 
 @op("ai.onnx.ml.DictVectorizer", host="DictVectorizer")
 class DictVectorizer:
-    """The values of a map, in the order of a vocabulary."""
+    """The values of a map, in vocabulary order."""
 
     def infer(x, *, a):
         if not isinstance(x.type, MapType):
@@ -78,7 +78,7 @@ class DictVectorizer:
 
 @op("ai.onnx.ml.CastMap", host="CastMap")
 class CastMap:
-    """The values of a map in the order of its keys, dense or at the place that the key names."""
+    """The values of a map in key order, dense or at the index that the key is."""
 
     def infer(x, *, a):
         if not isinstance(x.type, MapType):

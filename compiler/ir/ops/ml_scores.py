@@ -20,7 +20,7 @@ def floats(b: GraphBuilder, x: Value) -> Value:
 
 
 def rows(b: GraphBuilder, x: Value) -> Value:
-    """A matrix of f32, or of f64 where the operand is; a vector is one row.
+    """A matrix of f32, or of f64 if the operand is; a vector is one row.
 
     Raises:
         Invalid: it is neither.
@@ -36,14 +36,14 @@ def single(b: GraphBuilder, y: Value) -> Value:
 
 
 def columns(b: GraphBuilder, y: Value, which: Sequence[int]) -> Value:
-    """Columns of a matrix, a constant list of them."""
+    """Columns of a matrix, given as a constant list."""
     if list(which) == list(range(len(which))) and y.tensor.dims[1] == len(which):
         return y
     return b.Gather(y, b.constant(list(which), I64), axis=1)
 
 
 def labelled(b: GraphBuilder, positions: Value, strings: Sequence[str] | None, ints: Sequence[int] | None) -> Value:
-    """The labels at some positions, i64 or bool; the positions themselves where there are no labels."""
+    """The labels at some positions, i64 or bool; the positions themselves if there are no labels."""
     if strings:
         if positions.tensor.dtype == BOOL:
             positions = b.Cast(positions, to=I64)
@@ -58,7 +58,7 @@ def labelled(b: GraphBuilder, positions: Value, strings: Sequence[str] | None, i
 
 
 def best(b: GraphBuilder, y: Value) -> Value:
-    """The column of the greatest score of each row, the first of equal ones: i64[n]."""
+    """The column of each row's largest score, the first among equal ones: i64[n]."""
     return b.ArgMax(y, axis=1, keepdims=0)
 
 
@@ -84,7 +84,7 @@ def transformed(b: GraphBuilder, y: Value, how: str) -> Value:
 
 
 def _softmax_zero(b: GraphBuilder, y: Value) -> Value:
-    """Softmax in which what is 0 stays 0."""
+    """Softmax in which zeros stay 0."""
     rows = b.constant([-1], I64)
     top = b.ReduceMax(y, rows, keepdims=1)
     is_zero = b.Less(b.Abs(y), b.constant(1e-7, y.tensor.dtype))
@@ -97,7 +97,7 @@ def _softmax_zero(b: GraphBuilder, y: Value) -> Value:
 
 
 def _probit(b: GraphBuilder, y: Value) -> Value:
-    """Quantile of the normal distribution, by the approximation of Winitzki's that onnxruntime uses."""
+    """Quantile of the normal distribution, by Winitzki's approximation, as in onnxruntime."""
 
     def c(value: float) -> Value:
         return b.constant(value, y.tensor.dtype)

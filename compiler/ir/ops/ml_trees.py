@@ -20,7 +20,7 @@ from occ.compiler.ir.value import Value
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")  # in the order of TreeEnsemble's numbers
 _REDUCE = {"SUM": "sum", "AVERAGE": "sum", "MIN": "min", "MAX": "max"}
 
-# How a file states nodes and leaves: the names of the attributes.
+# Names of the attributes for nodes and leaves in a file.
 _NODES = (
     "nodes_treeids", "nodes_nodeids", "nodes_modes", "nodes_truenodeids", "nodes_falsenodeids", "nodes_featureids",
     "nodes_values", "nodes_values_as_tensor", "nodes_missing_value_tracks_true",
@@ -33,7 +33,7 @@ _LINKED = (
 
 
 def _once(a: SimpleNamespace, names: Sequence[str], *how: object) -> Packed:
-    """The packed trees of some attributes. Inference and expansion ask in order."""
+    """The packed trees of some attributes. Inference and expansion both need them."""
     given = ((n, getattr(a, n, None)) for n in names)
     return _packed(tuple((n, _Array(v) if isinstance(v, np.ndarray) else v) for n, v in given), *how)
 
@@ -76,9 +76,9 @@ def _column(a: SimpleNamespace, name: str, length: int) -> np.ndarray:
 
 
 class _Places:
-    """Row indices of tree nodes, by (tree, number); the last one of duplicates.
+    """Row indices of tree nodes, by (tree, number); the last one among duplicates.
 
-    It has no Python object for each node.
+    Without a Python object per node.
     """
 
     def __init__(self, tree: np.ndarray, number: np.ndarray) -> None:
@@ -88,7 +88,7 @@ class _Places:
         self._keys = keys[self._order]
 
     def of(self, tree: np.ndarray, number: np.ndarray) -> np.ndarray:
-        """The places of some nodes.
+        """The indices of some nodes.
 
         Raises:
             Invalid: there is no such node.
@@ -104,7 +104,7 @@ class _Places:
 
 
 def _ranks(known: np.ndarray, values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Positions of values in a sorted list, and whether they are in it."""
+    """Positions of values in a sorted list, and whether they are present."""
     at = np.minimum(np.searchsorted(known, values), len(known) - 1)
     return at, known[at] == values
 
@@ -165,7 +165,7 @@ def _linked(a: SimpleNamespace) -> Trees:
 
 
 def _members(a: SimpleNamespace, asking: np.ndarray) -> dict[int, np.ndarray]:
-    """The set of each node that asks for membership: they follow each other, a NaN after each."""
+    """The sets of the membership nodes, one after the other, each ended by a NaN."""
     if not len(asking):
         return {}
     values = np.asarray(() if a.membership_values is None else a.membership_values)
@@ -175,7 +175,8 @@ def _members(a: SimpleNamespace, asking: np.ndarray) -> dict[int, np.ndarray]:
     return {int(k): s[~np.isnan(s)] for k, s in zip(asking, np.split(values, cuts + 1), strict=False)}
 
 
-# What is made of them
+# Operators
+# --------------------------------------------------------------------------------------------------------------
 
 
 def _totals(b: GraphBuilder, x: Value, p: Packed, how: str) -> Value:
@@ -193,7 +194,7 @@ def _totals(b: GraphBuilder, x: Value, p: Packed, how: str) -> Value:
 
 
 def _all_targets(b: GraphBuilder, y: Value, p: Packed, targets: int, how: str, trees: int) -> Value:
-    """The totals of all targets, 0 for those that no leaf gives to."""
+    """The totals of all targets, 0 for those that no leaf contributes to."""
     dtype = y.tensor.dtype
     if how == "AVERAGE":
         y = b.Div(y, b.constant(trees, dtype))
@@ -239,7 +240,7 @@ def _leaf_names(leaf: str) -> tuple[str, ...]:
 
 @op("ai.onnx.ml.TreeEnsemble")
 class TreeEnsemble:
-    """Decision trees of any kind (ai.onnx.ml 5): what the leaves that a row comes to give, over all trees."""
+    """Decision trees of any kind (ai.onnx.ml 5): the combined leaf values per row, over all trees."""
 
     def composite(b, x, *, a):
         given, targets = x.tensor.dtype, a.n_targets or 1
@@ -272,7 +273,7 @@ class TreeEnsembleClassifier:
 
 
 def _one_score(b: GraphBuilder, score: Value, k: int, a: SimpleNamespace) -> tuple[Value, Value]:
-    """Two classes whose leaves add to one only: the score of the second.
+    """Two classes whose leaves contribute to only one: the score of the second.
 
     It is a probability if no weight is negative.
     """
@@ -283,7 +284,7 @@ def _one_score(b: GraphBuilder, score: Value, k: int, a: SimpleNamespace) -> tup
         score = b.Add(score, b.constant(base[k] if len(base) == 2 else base[0] * (k == 0), dtype))
     weights = a.class_weights if getattr(a, "class_weights_as_tensor", None) is None else a.class_weights_as_tensor
     positive = bool((np.asarray(weights) >= 0).all())
-    if k == 1:  # the first class has a score of its own then, which no leaf adds to
+    if k == 1:  # the first class then has a score of its own, which no leaf contributes to
         both = b.Pad(score, b.constant([0, 1, 0, 0], I64), b.constant(base[0] if base else 0, dtype))
     elif a.post_transform == "PROBIT" or (positive and a.post_transform == "NONE"):
         both = b.Concat(b.Sub(b.constant(1, dtype), score), score, axis=1)

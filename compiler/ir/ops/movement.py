@@ -31,7 +31,7 @@ def static_dims(operator: str, name: str, operand: Tensor) -> tuple[Dim, ...]:
     """The elements of a shape-like operand.
 
     Raises:
-        Invalid: it is no vector; Unresolved: they are computed at run time.
+        Invalid: it is not a vector; Unresolved: they are computed at run time.
     """
     if operand.rank > 1:
         raise Invalid(f"`{name}` of `{operator}` has rank {operand.rank}, not 1")
@@ -53,7 +53,7 @@ def static_ints(operator: str, name: str, operand: Tensor) -> tuple[int, ...]:
 
 
 def reshaped(t: Builder, x: Tensor, shape: Sequence[Dim], name: str) -> Tensor:
-    """The elements of `x` in row-major order under another shape."""
+    """The elements of `x` in row-major order with another shape."""
     if tuple(shape) == x.shape:
         return t.map(shape, lambda *i: x[i], name=name)
 
@@ -115,7 +115,7 @@ class Squeeze:
 
 
 def _with_axes(t: Builder, x: Tensor, shape: Sequence[Dim], ones: Sequence[int], name: str) -> Tensor:
-    """`x` read with index 0 on the axes `ones` of it, the other axes in order."""
+    """`x` read at index 0 on its axes `ones`, with the other axes in order."""
 
     def element(*i: Expr) -> Expr:
         it = iter(i)

@@ -20,7 +20,7 @@ from occ.compiler.ir.te.function import Builder, Tensor
 class BatchNormalization:
     """`scale * (x - mean) / sqrt(var + epsilon) + bias` per channel.
 
-    In training mode mean and variance are those of the data, and the running ones move towards them by `1 - momentum`.
+    In training mode mean and variance are those of the data, and the running ones are updated by `1 - momentum`.
     """
 
     def body(t, x, scale, bias, mean, var, *, a):
@@ -64,10 +64,10 @@ def moments(
 
 
 def _per_channel(name: str, x: Tensor, *operands: Tensor) -> None:
-    """Have operands one element of each channel, and the runtime check what is not proven.
+    """Require one element per channel from operands; the runtime checks what cannot be proved.
 
     Raises:
-        Invalid: one has not.
+        Invalid: one does not have it.
     """
     channels = x.shape[1] if x.rank > 1 else 1
     for y in operands:
@@ -84,7 +84,7 @@ def _kept(axes: Sequence[int]) -> Callable[[Sequence[Expr]], tuple[Expr, ...]]:
 
 
 def _broadcasts(x: Tensor, operands: Sequence[Tensor | None], name: str) -> None:
-    """Have operands broadcast to `x`, and the runtime check what is not proven.
+    """Require that operands broadcast to `x`; the runtime checks what cannot be proved.
 
     Raises:
         Invalid: one does not.

@@ -87,12 +87,12 @@ def _max_positions(
 
 
 def _inside(row: Expr, before: Dim, step: int) -> Expr:
-    """The first tap within the input if `row` is before it, as where pads exceed the kernel."""
+    """The first tap inside the input if `row` is before it, as when pads exceed the kernel."""
     return row if before == 0 else where(row < 0, row % step, row)
 
 
 def _padded(t: Builder, x: Tensor, win: Window) -> Tensor:
-    """The input with zeros around it, as far as windows reach."""
+    """The input surrounded by zeros, as far as windows reach."""
     return t.pad(x, (0, 0, *win.before), (0, 0, *_reachable_end(x, win)), literal(0, x.dtype))
 
 

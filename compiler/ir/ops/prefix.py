@@ -19,7 +19,7 @@ from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def _cumulative(name: str, combine: str, neutral: int) -> OpSpec:
-    """CumSum and CumProd; those from the end on run over the elements in reverse."""
+    """CumSum and CumProd; reverse ones run over the elements backwards."""
 
     def body(t: Builder, x: Tensor, axis: Tensor, *, a: SimpleNamespace) -> Tensor:
         k = normalize_axis(static_ints(name, "axis", axis)[0], x.rank, name)
@@ -72,7 +72,7 @@ class ReverseSequence:
 def cache_places(
     t: Builder, past: Tensor, update: Tensor, starts: Tensor | None, axis: int, *, circular: bool, name: str
 ) -> Callable[[Expr], Expr]:
-    """Where each batch's `update` begins in a cache, as a function of the batch, with a bounds check."""
+    """The start of each batch's `update` in a cache, as a function of the batch, with a bounds check."""
     size, length = wrap(past.shape[axis]), wrap(update.shape[axis])
 
     def start(n: Expr) -> Expr:
@@ -89,7 +89,7 @@ def cache_places(
 
 @op("TensorScatter", rank=same)
 class TensorScatter:
-    """A cache with `update` written from position `write_indices[b]` on along `axis`, around the end if circular."""
+    """A cache with `update` written from position `write_indices[b]` on along `axis`; wraps around if circular."""
 
     def body(t, past, update, write_indices=None, *, a):
         axis = normalize_axis(a.axis, past.rank, "TensorScatter")
@@ -114,12 +114,12 @@ class TensorScatter:
         return t.map(past.shape, element, name="written")
 
 
-LARGEST_MATRIX = 128  # rows of what is eliminated: each column is a stage of a kernel
+LARGEST_MATRIX = 128  # rows to eliminate: each column is a stage of a kernel
 
 
 @op("Det")
 class Det:
-    """Determinants of square matrices by elimination with pivoting, one column a stage."""
+    """Determinants of square matrices by elimination with pivoting, one column per stage."""
 
     def body(t, x, *, a):
         n = x.shape[-1]
@@ -138,7 +138,7 @@ class Det:
 
 
 def largest_pivot_first(t: Builder, m: Tensor, c: int) -> tuple[Tensor, Tensor]:
-    """Swaps rows of `m` so that row `c` has the largest pivot; also by how many rows."""
+    """Rows of `m` swapped so that row `c` has the largest pivot, and the distance."""
     n, batch = int(m.shape[-2]), m.shape[:-2]
     found = t.reduce("argmax", batch, [n - c], lambda *i: f.absolute(m[(*i[:-1], i[-1] + c, wrap(c))]), name="pivot")
 
@@ -152,7 +152,7 @@ def largest_pivot_first(t: Builder, m: Tensor, c: int) -> tuple[Tensor, Tensor]:
 
 
 def _eliminated(t: Builder, m: Tensor, det: Tensor, c: int) -> tuple[Tensor, Tensor]:
-    """Column `c` of the remaining rows cleared with the largest pivot, and the determinant times that pivot."""
+    """Column `c` of the remaining rows eliminated with the largest pivot, and the determinant times that pivot."""
     batch = m.shape[:-2]
     s, found = largest_pivot_first(t, m, c)
 

@@ -8,18 +8,18 @@ from occ.compiler.ir.dim import Dim, ceildiv
 from occ.compiler.ir.te.expr import Expr, binary, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
-_BLOCK = 128  # elements that are taken together by doubling; what is before a block is one sum over all blocks
+_BLOCK = 128  # elements combined by doubling; the preceding blocks contribute one sum
 
 
 def running(t: Builder, x: Tensor, axis: int, combine: str, neutral: Expr) -> Tensor:
-    """Each element of `x` combined with all before it along `axis`.
+    """Each element of `x` combined with all preceding ones along `axis`.
 
-    Blocks of 128 by doubling: after step `k` an element holds the last `2**k`. Then what all blocks before have come to is
-    added, a sum for each block. So `n` elements take `7 n + (n / 128)**2` steps, whether or not `n` is known.
+    Blocks of 128 by doubling: after step `k` an element holds the last `2**k`. Then the total of all preceding blocks
+    is added, one sum per block. So `n` elements take `7 n + (n / 128)**2` steps, whether or not `n` is known.
 
     Args:
-        t: takes the stages.
-        x: the elements, in the type that they are combined in.
+        t: receives the stages.
+        x: the elements, in the type in which they are combined.
         axis: not negative.
         combine: `add` or `mul`.
         neutral: of `combine`, of the same type.
@@ -63,7 +63,7 @@ def _doubling(x: Tensor, axis: int, step: int, combine: str) -> Callable[..., Ex
 
 
 def _before(t: Builder, pieces: Tensor, axis: int, blocks: Dim, combine: str, neutral: Expr) -> Tensor:
-    """The combined last elements of all blocks before each block."""
+    """The combined last elements of all preceding blocks, per block."""
     shape = (*pieces.shape[: axis + 1], *pieces.shape[axis + 2 :])
 
     def whole(*i: Expr) -> Expr:

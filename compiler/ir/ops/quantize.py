@@ -28,7 +28,7 @@ def scale_at(name: str, x: Tensor, scale: Tensor, axis: int, block: int) -> Read
     """Reads the scale or zero point of an element: per tensor, per axis or per block.
 
     Raises:
-        Invalid: its shape fits none of the three.
+        Invalid: its shape matches none of the three.
     """
     if scale.rank == 0 or scale.type.size == 1:
         return lambda _: scale[(0,) * scale.rank]
@@ -97,7 +97,7 @@ class DynamicQuantizeLinear:
     """u8 with the range of the data, zero included (ONNX DynamicQuantizeLinear)."""
 
     def body(t, x, *, a):
-        # Both ends in one pass: the least element is the greatest of the negated ones.
+        # Both ends in one pass: the minimum is the negated maximum of the negated elements.
         ends = t.reduce("max", [2], x.shape, lambda side, *i: where(side < 1, x[i], -x[i]), name="ends")
         top = t.map([], lambda: maximum(ends[(wrap(0),)], 0), name="top")
         bottom = t.map([], lambda: minimum(-ends[(wrap(1),)], 0), name="bottom")
@@ -120,7 +120,7 @@ class DynamicQuantizeLinear:
 
 
 def centred(t: Builder, x: Tensor, zero: Tensor | None, at: Reader | None = None) -> Tensor:
-    """`x - zero` as i32 (f32 of narrow floats); `at` reads the zero point, one of the tensor by default."""
+    """`x - zero` as i32 (f32 for narrow floats); `at` reads the zero point, per tensor by default."""
     acc = I32 if x.dtype.is_int else F32
 
     def element(*i):
@@ -132,14 +132,14 @@ def centred(t: Builder, x: Tensor, zero: Tensor | None, at: Reader | None = None
 
 
 def _of_rows(value: Tensor | None) -> Reader | None:
-    """Reads a scale or zero point of a left matrix: a number, or one of each row."""
+    """Reads a scale or zero point of a left matrix: a number, or one per row."""
     if value is None or value.type.size == 1:
         return None
     return (lambda i: value[i[-2]]) if value.rank == 1 else (lambda i: value.at((*i[:-1], wrap(0))))
 
 
 def _of_columns(value: Tensor | None) -> Reader | None:
-    """Reads a scale or zero point of a right matrix: a number, or one of each column."""
+    """Reads a scale or zero point of a right matrix: a number, or one per column."""
     if value is None or value.type.size == 1:
         return None
     return (lambda i: value[i[-1]]) if value.rank == 1 else (lambda i: value.at((*i[:-2], wrap(0), i[-1])))
@@ -157,12 +157,12 @@ class MatMulInteger:
 
 
 def integers(b: GraphBuilder, v: Value, zero: Value | None, to: DType) -> Value:
-    """`v + zero` as integers of type `to`: the nearest ones, halves to even, saturated."""
+    """`v + zero` as integers of type `to`: nearest, ties to even, saturated."""
     return b.saturate(v, zero, to=to)
 
 
 def _ratio(b: GraphBuilder, *scales: Value, by: Value | None) -> Value:
-    """The product of scales, from left to right, divided by that of the result: rounded as onnxruntime does."""
+    """The product of scales, from left to right, divided by the result's: rounded as in onnxruntime."""
     product = reduce(b.Mul, [_wide(b, v) for v in scales])
     return product if by is None else b.Div(product, _wide(b, by))
 
@@ -172,16 +172,16 @@ def _wide(b: GraphBuilder, scale: Value) -> Value:
 
 
 def scaled(b: GraphBuilder, acc: Value, *scales: Value, by: Value | None = None) -> Value:
-    """Sums in f32, by one factor; with constant scales it is a constant."""
+    """Sums in f32 times one factor, a constant if the scales are constant."""
     made = b.Mul(b.Cast(acc, to=F32), _ratio(b, *scales, by=by))
     equal_shapes(made.tensor.dims, acc.tensor.dims, "a product of codes, with its scales,")
     return made
 
 
 def column(b: GraphBuilder, value: Value | None, behind: int = 1) -> Value | None:
-    """One value of each row or channel, so that it broadcasts along the axes after it, `behind` of them.
+    """One value per row or channel, reshaped to broadcast along the `behind` axes after it.
 
-    Others as they are.
+    Others are unchanged.
     """
     if value is None or value.tensor.rank != 1 or value.tensor.size == 1:
         return value

@@ -1,4 +1,4 @@
-"""Random tensors. Without a seed, every run draws other numbers."""
+"""Random tensors. Without a seed, every run draws different numbers."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations

@@ -17,18 +17,18 @@ from occ.compiler.ir.shape import normalize_axis
 from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
-_FEW = 256  # elements that are ranked as they are: each is compared with each
-_SHORTEST = 4  # elements of a block of which the greatest one is looked at first
-_DIGIT = 4  # bits of a key that are decided at once
+_FEW = 256  # elements ranked directly: each is compared with each
+_SHORTEST = 4  # elements of a block, whose maximum is compared first
+_DIGIT = 4  # bits of a key decided at a time
 
 
 @op("TopK", static=("K",), rank=same)
 class TopK:
-    """The k extreme elements, ties in order of position; NaN is greatest.
+    """The k extreme elements, ties in order of position; NaN is largest.
 
-    Elements have unsigned keys in the same order. The key of the k-th element is found four bits at a time, by counting the
-    elements from each of 16 keys on. Those above it, and as many of its equals as are wanted, are ranked among each other.
-    Of many elements, few are looked at: each of the k is in one of the k blocks with the greatest elements.
+    Elements have unsigned keys in the same order. The key of the k-th element is found four bits at a time, by counting
+    the elements at or above each of 16 keys. Those above it, and as many of its equals as needed, are then ranked. With
+    many elements, only a few are examined: each of the k is in one of the k blocks with the largest maxima.
     """
 
     def body(t, x, k_of, *, a):
@@ -56,7 +56,7 @@ def _put(i: tuple[Expr, ...], axis: int, position: Expr) -> tuple[Expr, ...]:
 
 
 def _keys(t: Builder, x: Tensor, *, largest: bool) -> Tensor:
-    """Unsigned integers in the order of the elements; equal elements, and all NaN, have equal ones."""
+    """Unsigned integers that sort like the elements; equal elements, and all NaNs, have equal ones."""
     unsigned = U64 if x.dtype.bits == 64 else U32
 
     def key(*i: Expr) -> Expr:
@@ -74,7 +74,7 @@ def _of_integer(x: Expr, unsigned: DType) -> Expr:
 
 
 def _of_float(x: Expr, unsigned: DType) -> Expr:
-    """The bits of a number, with the sign bit of positive ones set, and those of negative ones turned around."""
+    """The bits of a number, with the sign bit set for positive ones, and inverted for negative ones."""
     wide = cast(F64 if unsigned == U64 else F32, x)
     bits = Bitcast(where(equal(wide, 0), literal(0, wide.dtype), wide), unsigned)  # -0 is 0
     sign = literal(1 << (unsigned.bits - 1), unsigned)
@@ -83,7 +83,7 @@ def _of_float(x: Expr, unsigned: DType) -> Expr:
 
 
 def _candidates(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
-    """Positions of a superset of the `k` greatest elements, in order, the first of equal ones."""
+    """Positions of a superset of the `k` largest elements, in order, the first among equal ones."""
     n = keys.shape[axis]
     if isinstance(n, int) and n <= _FEW:
         return t.map(keys.shape, lambda *i: i[axis], name="positions")
@@ -91,7 +91,7 @@ def _candidates(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
 
 
 def _greatest(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
-    """Positions of the `k` greatest elements alone, in the order in which they are."""
+    """Positions of exactly the `k` largest elements, in their original order."""
     n = keys.shape[axis]
     if isinstance(n, int) and isinstance(k, int) and k > 0 and (length := isqrt(n // k)) >= _SHORTEST:
         return _from_blocks(t, keys, axis, k, length)
@@ -99,10 +99,11 @@ def _greatest(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
 
 
 def _from_blocks(t: Builder, keys: Tensor, axis: int, k: int, length: int) -> Tensor:
-    """Positions as of `_candidates` out of the `k` blocks of elements whose greatest are greatest, the first of equal ones.
+    """Positions as for `_candidates`, from the `k` blocks with the largest maxima, the first among equal ones.
 
-    An element of another block has `k` before it: the greatest of each of these. Of 128,000 elements for 50, 2,560 greatest ones
-    of blocks and then 2,500 elements are looked at. What is past the end has the least key, and is last.
+    An element of any other block is preceded by `k` elements: the maxima of these blocks. For the top 50 of 128,000
+    elements, 2,560 block maxima and then 2,500 elements are examined. Positions past the end have the lowest key, and
+    come last.
     """
     n = keys.shape[axis]
     assert isinstance(n, int)
@@ -129,13 +130,13 @@ def _from_blocks(t: Builder, keys: Tensor, axis: int, k: int, length: int) -> Te
 
 
 def _chosen(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
-    """Positions of the `k` greatest keys in the order in which they are, the first of equal ones."""
+    """Positions of the `k` largest keys in their original order, the first among equal ones."""
     n = keys.shape[axis]
     least = _kth(t, keys, axis, k)
     outer = lambda i: (*i[:axis], *i[axis + 1 :])
     above = t.sum(least.shape, [n], lambda *i: cast(I64, keys[_at(i, axis)] > least[i[:-1]]), name="above")
 
-    # How many are above and, in the upper half, how many are equal to the least.
+    # How many are above and, in the upper half, how many equal the lowest.
     def kind(*i: Expr) -> Expr:
         key, end = keys[i], least[outer(i)]
         return where(key > end, literal(1, I64), where(equal(key, end), literal(1 << 32, I64), literal(0, I64)))
@@ -155,13 +156,13 @@ def _chosen(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
 
 
 def _at(i: tuple[Expr, ...], axis: int) -> tuple[Expr, ...]:
-    """A position without the axis, and one on it, as a position."""
+    """A position without the axis, combined with one on it."""
     *outer, r = i
     return (*outer[:axis], r, *outer[axis:])
 
 
 def _kth(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
-    """The `k`-th greatest key: the greatest that as many keys reach."""
+    """The `k`-th largest key: the largest key that at least `k` keys reach."""
     n, unsigned = keys.shape[axis], keys.dtype
     shape = (*keys.shape[:axis], *keys.shape[axis + 1 :])
     found = t.map(shape, lambda *_: literal(0, unsigned), name="least")
@@ -186,7 +187,7 @@ def _kth(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
 
 
 def _ranks(t: Builder, keys: Tensor, axis: int) -> Tensor:
-    """How many keys come before each: the greater ones, and equal ones that are before it."""
+    """How many keys precede each: larger ones, and equal ones before it."""
 
     def before(*i: Expr) -> Expr:
         *here, r = i
@@ -200,9 +201,9 @@ def _scattered(
     t: Builder, shape: tuple[Dim, ...], axis: int, k: Dim, over: tuple[Dim, ...],
     place: Callable[..., Expr], value: Callable[..., Expr],
 ) -> Tensor:  # fmt: skip
-    """`k` values where `place` says.
+    """`k` values, at the positions given by `place`.
 
-    What it puts at `k` or after goes to a row of its own, which is cut off.
+    Values placed at `k` or beyond go to an extra row, which is cut off.
     """
     spare = tuple(k + 1 if j == axis else d for j, d in enumerate(shape))
     target = lambda *u: _put(u, axis, minimum(place(*u), wrap(k)))

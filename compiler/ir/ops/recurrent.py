@@ -1,6 +1,6 @@
 """RNN, GRU and LSTM: one product for all inputs, then a Scan over the steps.
 
-A step past the end of its sequence (`sequence_lens`) keeps the state and gives zeros, in either direction.
+A step past the end of its sequence (`sequence_lens`) keeps the state and outputs zeros, in either direction.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -26,17 +26,17 @@ from occ.compiler.ir.shape import equal_dims, equal_shapes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
-_UNROLLED = 2  # steps that are written out in a row, without a loop
+_UNROLLED = 2  # steps unrolled without a loop
 
 
 def fit_operand(name: str, x: TensorType | None, wanted: Sequence[Dim]) -> None:
-    """Have an operand that is there a shape, as `equal_shapes` does."""
+    """Require a shape of an optional operand, as `equal_shapes` does."""
     if x is not None:
         equal_shapes(x.shape, wanted, name)
 
 
 def fit_hidden_size(a, hidden: Dim) -> None:
-    """Have the attribute `hidden_size`, where it is stated, say what the weights do."""
+    """Require that the attribute `hidden_size`, if stated, matches the weights."""
     if a.hidden_size is not None:
         equal_dims(hidden, a.hidden_size, "`hidden_size` and columns of R")
 
@@ -122,7 +122,7 @@ def _activations(cell: Cell, a, d: int):
         if name.lower() not in ACTIVATIONS:
             raise Invalid(f"the activation `{name}` is unknown", code="OCC0107")
         fn, alpha, beta = ACTIVATIONS[name.lower()]
-        p = next(alphas, alpha) if alpha or beta else alpha  # only functions with parameters take them
+        p = next(alphas, alpha) if alpha or beta else alpha  # only functions with parameters use them
         q = next(betas, beta) if name.lower() in ("affine", "scaledtanh", "hardsigmoid") else beta
         if at <= k < at + len(cell.defaults):
             made.append(lambda b, fn=fn, p=p, q=q: lambda x: fn(b, x, p, q))
@@ -185,7 +185,7 @@ def _scanned(b, step, states, sequences, weights, backwards: bool):
 
 
 def quantized_lstm(b, x, w, r, bias, lens, initial: Sequence[Value | None], peephole, codes: Codes, a):
-    """An LSTM whose products are those of codes; `w` and `r` are `[directions, inputs, 4 * h]`."""
+    """An LSTM with quantised products; `w` and `r` are `[directions, inputs, 4 * h]`."""
     return _composite(CELLS["LSTM"], b, x, w, r, bias, lens, initial, peephole, a, codes)
 
 

@@ -1,4 +1,4 @@
-"""Cells of RNN, GRU and LSTM: one step, from the state before to the state after."""
+"""Cells of RNN, GRU and LSTM: one step, from the previous state to the next."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Cell:
     """The cell of a recurrent operator: its gates, states and activations.
 
     Attributes:
-        gates: how many gates share the weights.
-        states: tensors that a step hands on; the first is the result of the step.
+        gates: the number of gates, which share the weights.
+        states: tensors passed from step to step; the first is the result of the step.
         defaults: activations of one direction.
         step: `(builder, gates of the input, states, weights, activations, attributes) -> states`.
     """
@@ -72,7 +72,7 @@ class Codes:
 
 
 def gate_product(b, x, w, scale=None, zero=None):
-    """`x @ w`; of weights that are codes, `x` is quantised by its range."""
+    """`x @ w`; for quantised weights, `x` is quantised by its range."""
     return b.MatMul(x, w) if scale is None else b.op("com.microsoft.DynamicQuantizeMatMul", x, w, scale, zero)
 
 
@@ -119,7 +119,7 @@ def _clipped(b, x, a):
 
 
 def split_gates(b, x, n: int):
-    """`x` in `n` equal pieces along its last axis."""
+    """`x` in `n` equal parts along its last axis."""
     return b.Split(x, axis=-1, num_outputs=n, n_results=n)
 
 

@@ -20,7 +20,7 @@ from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def static_axes(operator: str, x: Tensor, axes: Tensor | None, *, noop_if_empty: bool = False) -> tuple[int, ...]:
-    """The axes operand as a tuple counted from the front; all axes where it is absent or empty.
+    """The axes operand as a tuple counted from the front; all axes if it is absent or empty.
 
     Raises:
         Unresolved: the axes are computed at run time.
@@ -36,7 +36,7 @@ def static_axes(operator: str, x: Tensor, axes: Tensor | None, *, noop_if_empty:
 def over_axes(
     t: Builder, kind: str, x: Tensor, axes: Sequence[int], fn: Callable[[Expr], Expr], *, keepdims: bool = True
 ) -> Tensor:
-    """Reduce `fn(element)` over `axes`, in any order; over none it is that."""
+    """Reduce `fn(element)` over `axes`, in any order; without axes, the element itself."""
     axes = sorted(axes)
     if not axes:
         return _map(t, x, fn, kind)
@@ -52,7 +52,7 @@ def over_axes(
 
 
 def count_of(x: Tensor, axes: Sequence[int], dtype: Any) -> Expr:
-    """How many elements a reduction over `axes` takes, as a number of `dtype`."""
+    """The number of elements that a reduction over `axes` combines, as a number of `dtype`."""
     n: Dim = product(x.shape[k] for k in axes)
     return cast(dtype, wrap(n)) if isinstance(n, Sym) else literal(n, dtype)
 
@@ -62,7 +62,7 @@ def _map(t: Builder, x: Tensor, fn: Callable[[Expr], Expr], name: str) -> Tensor
 
 
 Step = Callable[[Expr], Expr]
-# operator -> (kind, what is reduced, what is done to the result); sums of narrow floats accumulate in f32
+# operator -> (kind, element function, result function); sums of narrow floats accumulate in f32
 REDUCTIONS: dict[str, tuple[str, Step, Step]] = {
     "ReduceSum": ("sum", f.in_acc, lambda s: s),
     "ReduceMax": ("max", lambda x: x, lambda s: s),
@@ -112,7 +112,7 @@ class ReduceLogSumExp:
         dtype = f.compute_type(data.dtype)
         x = _map(t, data, lambda e: cast(dtype, e), "x")
         peak = over_axes(t, "max", x, over, lambda e: e)
-        # An infinite peak would give inf - inf; it is the result as it stands.
+        # An infinite peak would produce inf - inf; it is itself the result.
         safe = _map(t, peak, lambda m: where(equal(f.absolute(m), float("inf")), literal(0, dtype), m), "safe")
         shifted = t.map(x.shape, lambda *i: f.exp(x[i] - safe.at(_drop(i, over))), name="e")
         total = over_axes(t, "sum", shifted, over, lambda e: e)
@@ -121,7 +121,7 @@ class ReduceLogSumExp:
 
 
 def _drop(index: Sequence[Expr], axes: Sequence[int]) -> tuple[Expr, ...]:
-    """The index of the reduced tensor with kept dims: 0 on the reduced axes."""
+    """The index into the reduced tensor with kept dims: 0 on the reduced axes."""
     return tuple(wrap(0) if k in axes else i for k, i in enumerate(index))
 
 
@@ -157,7 +157,7 @@ def _arg_reduction(name: str) -> OpSpec:
 
 
 def softmax_parts(t: Builder, x: Tensor, axis: int) -> tuple[Tensor, Tensor, Tensor]:
-    """`x - max`, the exponentials of it, and their sums along `axis` (kept), in the accumulation type."""
+    """`x - max`, its exponentials, and their sums along `axis` (kept), in the accumulation type."""
     dtype = x.dtype.acc
     peak = over_axes(t, "max", x, [axis], lambda e: cast(dtype, e))
     shifted = t.map(x.shape, lambda *i: cast(dtype, x[i]) - peak[_drop(i, [axis])], name="shifted")

@@ -59,7 +59,7 @@ class RoiAlign:
             for k in (0, 1)
         ]
         average = a.mode == "avg"
-        # All channels are read at the same places: with them last, that is one read.
+        # All channels are read at the same positions: channels last makes that one read.
         last = t.map((x.shape[0], *sizes, channels), lambda n, y, z, c: x[n, c, y, z], name="channels_last")
 
         def term(r, py, px, c, sy, sx, ty, tx):
@@ -67,7 +67,8 @@ class RoiAlign:
                 (n.index[at], n.weight[at]) for n, at in zip(around, ((r, py, sy, ty), (r, px, sx, tx)), strict=True)
             )
             value = f.in_acc(last[cast(I64, batch_indices[r]), y, z, c]) * wy * wz
-            # A sample outside of the image is a zero, one past the last is none, and an image without pixels has none to read.
+            # A sample outside of the image is zero, one past the last does not count, and an image without pixels has
+            # none.
             none = literal(0 if average else dtype.lowest, dtype)
             some = [wrap(n) > 0 for n in sizes if lower(n) < 1]
             return where(reduce(and_, some, (sy < samples(r, 0)) & (sx < samples(r, 1))), value, none)
@@ -86,7 +87,7 @@ class RoiAlign:
 
 
 def _bins(t: Builder, rois: Tensor, bins: Sequence[int], a: SimpleNamespace) -> tuple[Tensor, Tensor]:
-    """Where the bins of each region begin, and how long they are, along both axes: [regions, 2]."""
+    """The start and length of each region's bins, along both axes: [regions, 2]."""
     half = a.coordinate_transformation_mode == "half_pixel"
 
     def start(r: Expr, k: int) -> Expr:

@@ -15,7 +15,7 @@ from occ.compiler.ir.value import Value
 
 
 def activated(b: GraphBuilder, x: Value, name: str | None, values: tuple[float, ...]) -> Value:
-    """`x` through the activation that a fused operator names.
+    """`x` after the activation that a fused operator names.
 
     Raises:
         Invalid: it is unknown.
@@ -26,7 +26,7 @@ def activated(b: GraphBuilder, x: Value, name: str | None, values: tuple[float, 
             return x
         case (
             "Relu" | "Tanh" | "Sigmoid" | "Softplus" | "Softsign" | "HardSwish"
-        ):  # onnxruntime looks at no parameters of these
+        ):  # onnxruntime ignores the parameters of these
             return b.op(name, x)
         case "LeakyRelu" | "Elu" | "ThresholdedRelu":
             return b.op(name, x, alpha=alpha)
@@ -57,7 +57,7 @@ class QuickGelu:
 
 @op(f"{DOMAIN}.GatedAdd", signature=FormalSignature.of("X Y gate", "output"))
 class GatedAdd:
-    """`X + Y * gate`, the gate one number of each row."""
+    """`X + Y * gate`, with one gate per row."""
 
     def composite(b, x, y, gate, *, a):
         return b.Add(x, b.Mul(y, gate))

@@ -27,15 +27,15 @@ from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te.expr import cast, literal, where, wrap
 from occ.compiler.ir.value import Value
 
-MASKED = -10000.0  # what onnxruntime adds to the score of a masked key, where the node does not say
+MASKED = -10000.0  # added to the score of a masked key by onnxruntime, if the node does not specify it
 
 
 @op("key_mask", own_attributes="value=float")
 class KeyMask:
     """The additive mask of scores, `[N or 1, 1, Q or 1, K]`.
 
-    The mask is above 0 for keys that count, `[N, K]` or `[N, Q, K]`; or the number of keys that count, `[N]`, also as the
-    first N of `[3N + 2]`; or where they end and where they start, `[2N]`.
+    The mask is positive for valid keys, `[N, K]` or `[N, Q, K]`; or the number of valid keys, `[N]`, also as the first
+    N of `[3N + 2]`; or where they end and start, `[2N]`.
     """
 
     static = ("keys", "batch")
@@ -70,7 +70,7 @@ class KeyMask:
 def _biased(
     b: GraphBuilder, mask: Value | None, bias: Value | None, n: Dim, keys: Dim, a: SimpleNamespace
 ) -> Value | None:
-    """The sum of what masks and biases add to the scores."""
+    """The sum of all masks and biases added to the scores."""
     if mask is None:
         return bias
     low = MASKED if a.mask_filter_value is None else a.mask_filter_value
@@ -84,7 +84,7 @@ def attend(
 ) -> Value:  # fmt: skip
     """Attention of heads `[N, H, L, D]`; causal if the node is unidirectional, after `past` keys.
 
-    With `lengths`, `[N]`, only so many keys of each batch count, the last ones those of the queries.
+    With `lengths`, `[N]`, only that many keys of each batch are valid, the last ones being those of the queries.
     """
     n, keys = q.tensor.dims[0], k.tensor.dims[2]
     if bias is not None and bias.tensor.rank:
@@ -103,7 +103,7 @@ def joined(b: GraphBuilder, past: Value | None, new: Value) -> Value:
 
 
 def split(b: GraphBuilder, x: Value, sizes: Sequence[int], axis: int) -> tuple[Value, ...]:
-    """Parts of constant sizes along an axis."""
+    """Parts with constant sizes along an axis."""
     return b.Split(x, b.constant(np.array(sizes, np.int64)), axis=axis, n_results=len(sizes))
 
 
@@ -119,7 +119,7 @@ _ATTENTION = {
 
 def _packed(b: GraphBuilder, qkv: Value, sizes: Sequence[int], mask: Value | None, past: Value | None,
             bias: Value | None, a: SimpleNamespace) -> tuple[Value, ...]:  # fmt: skip
-    """(output, present) of queries, keys and values side by side, `[N, L, q + k + v]`."""
+    """(output, present) for queries, keys and values concatenated, `[N, L, q + k + v]`."""
     if a.do_rotary or a.past_present_share_buffer:
         raise Invalid("`Attention` with do_rotary or a shared buffer is not supported", code="OCC0301")
     q, k, v = (to_heads(b, "Attention", x, a.num_heads) for x in split(b, qkv, sizes, 2))
@@ -164,7 +164,7 @@ class Attention:
     ),
 )
 class QAttention:
-    """Attention whose first product is of quantised operands."""
+    """Attention whose first product has quantised operands."""
 
     def composite(b, x, w, bias, x_scale, w_scale, mask=None, x_zero=None, w_zero=None, past=None, *, a):
         acc = b.Cast(b.MatMulInteger(x, w, x_zero, w_zero), to=bias.tensor.dtype)

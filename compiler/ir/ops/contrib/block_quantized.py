@@ -24,21 +24,21 @@ from occ.compiler.ir.te.expr import Expr, binary, cast, literal, where, wrap
 from occ.compiler.ir.te.function import Tensor
 
 _LEAST_BLOCK = 16
-_LEVELS = range(5)  # of accuracy: unset, f32, f16, bf16, int8
+_LEVELS = range(5)  # accuracy levels: unset, f32, f16, bf16, int8
 
 
 def field(byte: Expr, k: Expr, bits: int) -> Expr:
-    """Element `k` of its byte, which holds codes of `bits` from the low ones on."""
+    """Element `k` of a byte that packs codes of `bits`, low bits first."""
     if bits == 8:
         return byte
     return binary("shr", byte, cast(byte.dtype, k % (8 // bits) * bits)) & ((1 << bits) - 1)
 
 
 def check_blocks(name: str, bits: int, size: int | None) -> None:
-    """Check that the bits of codes and the size of blocks are valid.
+    """Check that the code width and block size are valid.
 
     Raises:
-        Invalid: they do not.
+        Invalid: they are not.
     """
     if bits not in (2, 4, 8):
         raise Invalid(f"`{name}` has codes of {bits} bits", code="OCC0107", help="2, 4 and 8 bits are defined")
@@ -49,10 +49,10 @@ def check_blocks(name: str, bits: int, size: int | None) -> None:
 def _check_size(what: str, v: Tensor, shape: Sequence[int]) -> None:
     """Check the shape of an operand, which may be flat in older files.
 
-    The runtime checks what is not proven.
+    The runtime checks what cannot be proved.
 
     Raises:
-        Invalid: it has not.
+        Invalid: it is wrong.
     """
     row = (int(product(shape)),)
     equal_shapes(v.shape, row if v.rank == 1 else shape, f"`MatMulNBits`: {what}")
@@ -62,7 +62,7 @@ def check_products(x: Tensor, operands: Sequence[Tensor | None], a) -> None:
     """Check the attributes and operands of a `MatMulNBits`.
 
     Raises:
-        Invalid: they do not, or the weight is in the order of a GPU.
+        Invalid: they are wrong, or the weight is packed for GPUs.
     """
     packed, scales, zeros, groups, bias = operands
     bits, size = a.bits, a.block_size
@@ -105,9 +105,9 @@ def check_products(x: Tensor, operands: Sequence[Tensor | None], a) -> None:
 class MatMulNBits:
     """`A @ dequantised(B)' + bias`, summed in f32.
 
-    B is `[N, blocks, bytes]`, a block of K packed from the low bits on; each block has a scale and a zero point, in the
-    same packing or as floats, `2**(bits - 1)` where there is none. `g_idx` names the block of each element of K.
-    `accuracy_level` is what A may be rounded to: 4 allows int8, block by block; 0 and 1 allow nothing.
+    B is `[N, blocks, bytes]`, blocks of K packed from the low bits; each block has a scale and a zero point, packed
+    likewise or as floats, `2**(bits - 1)` by default. `g_idx` maps each element of K to its block.
+    `accuracy_level` is the precision that A may be rounded to: 4 allows int8, block by block; 0 and 1 allow nothing.
     """
 
     def body(t, x, packed, scales, zeros=None, groups=None, bias=None, *, a):
@@ -159,10 +159,10 @@ class MatMulNBits:
     ),
 )
 class GatherBlockQuantized:
-    """Gather of block-quantised data, dequantised: `(data - zero_point) * scale` of the rows that `indices` name.
+    """Gather from block-quantised data, dequantised: `(data - zero_point) * scale` of the rows in `indices`.
 
-    `data` is i4 or u4, u8 that holds codes of 2, 4 or 8 bits along its last axis, or a narrow float. Without zero points
-    they are 0, for u8 `2**(bits - 1)`. Negative indices count from the end; those out of range give zeros.
+    `data` is i4 or u4, u8 with codes of 2, 4 or 8 bits along its last axis, or a narrow float. Default zero points are
+    0, or `2**(bits - 1)` for u8. Negative indices count from the end; those out of range yield zeros.
     """
 
     def body(t, data, indices, scales, zeros=None, *, a):
@@ -221,9 +221,9 @@ def _check_scales(scales: Tensor, shape: Sequence[Dim], blocked: int, size: Dim,
 
 @op("product_by_table", own_attributes="K=int N=int block=int transposed=bool", tags=("contraction",))
 class ProductByTable:
-    """`A @ B'` of a matrix B `[N, K]` whose codes index a table of values, with block scales.
+    """`A @ B'` for a matrix B `[N, K]` whose codes index a table of values, with block scales.
 
-    Codes are of 4 bits, two of a byte, the first of them high; `A @ B` unless transposed.
+    Codes have 4 bits, two per byte, high bits first; `A @ B` unless transposed.
     """
 
     operands = ("A", "B", "absmax", "table")
@@ -249,7 +249,7 @@ class ProductByTable:
 
 
 _FP4 = (0, 0.0625 / 12, 8 / 12, 12 / 12, 4 / 12, 6 / 12, 2 / 12, 3 / 12)
-_TABLES = (  # of bitsandbytes, by quant_type: floats of 4 bits by their sign, and quantiles of the normal distribution
+_TABLES = (  # of bitsandbytes, by quant_type: 4-bit floats with sign, and quantiles of the normal distribution
     (*_FP4, *(-v for v in _FP4)),
     (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
      -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725, 0.24611230194568634, 0.33791524171829224,
@@ -266,7 +266,7 @@ _TABLES = (  # of bitsandbytes, by quant_type: floats of 4 bits by their sign, a
 class MatMulBnb4:
     """`A @ dequantised(B)'` with 4-bit codes of bitsandbytes: FP4 (`quant_type` 0) or NF4 (1).
 
-    Blocks run over all elements in a row.
+    Blocks run over all elements, row by row.
     """
 
     def composite(b, x, packed, scales, *, a):

@@ -14,7 +14,7 @@ WINDOW = {"auto_pad": "NOTSET", "ceil_mode": 0, "dilations": None, "kernel_shape
 
 @op(f"{DOMAIN}.NhwcMaxPool", signature=FormalSignature.of("x", "y", **WINDOW))
 class NhwcMaxPool:
-    """MaxPool of images with channels last."""
+    """MaxPool of channels-last images."""
 
     def composite(b, x, *, a):
         last = (0, *range(2, x.tensor.rank), 1)
@@ -28,7 +28,7 @@ CONV = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": Non
 
 @op(f"{DOMAIN}.FusedConv", signature=FormalSignature.of("X W B? Z?", activation=None, activation_params=None, **CONV))
 class FusedConv:
-    """An activation of Conv, to which `Z` is added."""
+    """An activation of Conv with `Z` added."""
 
     def composite(b, x, w, bias=None, z=None, *, a):
         y = b.Conv(x, w, bias, **{k: getattr(a, k) for k in CONV})
@@ -43,7 +43,7 @@ _TRANSPOSED = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shap
 
 @op(f"{DOMAIN}.ConvTransposeWithDynamicPads", signature=FormalSignature.of("X W Pads? B?", **_TRANSPOSED))
 class ConvTransposeWithDynamicPads:
-    """ConvTranspose whose pads are an operand; those that only a run tells are cut off what it is without pads."""
+    """ConvTranspose whose pads are an operand; pads known only at run time are cropped from the unpadded result."""
 
     def composite(b, x, w, pads=None, bias=None, *, a):
         attrs = {k: getattr(a, k) for k in _TRANSPOSED}

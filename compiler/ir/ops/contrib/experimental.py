@@ -1,6 +1,6 @@
 """ONNX's experimental operators of opset 8 and older, as Core ML and Caffe2 converters wrote them.
 
-Source: what onnxruntime computes, which still has them.
+Source: onnxruntime, which still implements them.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -53,7 +53,7 @@ class ScaledTanh:
 
 @op("ImageScaler", signature=FormalSignature.of("input", "output", scale=1.0, bias=None))
 class ImageScaler:
-    """`scale * input + bias`, a bias for each channel of `[n, c, h, w]`."""
+    """`scale * input + bias`, with one bias per channel of `[n, c, h, w]`."""
 
     def composite(b, x, *, a):
         dims = x.tensor.dims
@@ -67,7 +67,7 @@ class ImageScaler:
 class Crop:
     """Crops images `[n, c, h, w]` by a border (left, top, right, bottom).
 
-    With `scale` (height, width), what is left has that size.
+    With `scale` (height, width), the result has that size.
     """
 
     def composite(b, x, *, a):

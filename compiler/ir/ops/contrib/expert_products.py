@@ -17,7 +17,7 @@ from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def _summed(t: Builder, x: Tensor, experts: Tensor, n: int, weight: Callable[..., Expr], bias: Tensor | None) -> Tensor:
-    """`x[r, s] @ weight[experts[r, s]]' + bias[experts[r, s]]` in f32; one slot of `x` serves all."""
+    """`x[r, s] @ weight[experts[r, s]]' + bias[experts[r, s]]` in f32; a single slot of `x` is shared by all."""
     rows, slots = experts.shape
     one = x.shape[1] == 1
 
@@ -56,7 +56,7 @@ class ExpertProductOfBlocks:
 
     Scales are `[E, N]` or, by blocks of K, `[E, N, K/block]`.
 
-    Zero points are packed likewise along their last axis, `2**(bits - 1)` where there are none.
+    Zero points are packed likewise along their last axis, `2**(bits - 1)` by default.
     """
 
     operands = ("x", "experts", "codes", "scales", "zeros", "bias")

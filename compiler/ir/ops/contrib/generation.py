@@ -1,4 +1,4 @@
-"""NGramRepeatBlock of com.microsoft, which text generation masks logits with."""
+"""NGramRepeatBlock of com.microsoft, which masks logits in text generation."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -18,7 +18,7 @@ from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 
 @op(f"{DOMAIN}.NGramRepeatBlock", signature=FormalSignature.of("input_ids scores", "scores_out", ngram_size=None))
 class NGramRepeatBlock:
-    """Scores `[n, words]`, minus infinity for each word that would repeat some `ngram_size` words of `input_ids` `[n, length]`."""
+    """Scores `[n, words]`, with -inf for words that would repeat an n-gram of `input_ids` `[n, length]`."""
 
     def body(t, ids, scores, *, a):
         size = a.ngram_size

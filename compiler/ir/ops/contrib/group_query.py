@@ -54,7 +54,7 @@ class PastLengths:
         def element(n):
             return literal(0, I64) if first else maximum(cast(I64, seqlens[n]) + 1 - wrap(length), 0)
 
-        if not first:  # as where the cache is a window that moves on
+        if not first:  # for instance in a sliding-window cache
             t.check(
                 seqlens.shape[:1],
                 lambda n: element(n) <= wrap(past),
@@ -67,7 +67,7 @@ class PastLengths:
 class CacheAppend:
     """A KV cache `[N, H, T, D]` with new keys after the first `lengths[n]` of each row.
 
-    Zeros follow. If the cache has room for all it stays as long as it is, and what was there follows.
+    The rest is zeros. If the cache has room for all, its length stays, and the old contents follow.
     """
 
     static = ("total",)
@@ -90,14 +90,14 @@ class CacheAppend:
 
 @op("first_keys", own_attributes="count=size")
 class FirstKeys:
-    """The first `count` keys or values of a cache `[N, H, T, D]` that has room for more."""
+    """The first `count` keys or values of a cache `[N, H, T, D]` with spare room."""
 
     def body(t, x, *, a):
         n, heads, _, size = x.shape
         return t.map((n, heads, a.count, size), lambda *i: x[i], name="first")
 
 
-# What holds an element or two of a cache of codes, and how many for a head, by bits.
+# Element type of a cache of codes, and elements per head, by bits.
 CODES: Mapping[int, Callable[[Dim], tuple[DType, Dim]]] = {
     8: lambda size: (I8, size),
     4: lambda size: (U8, quotient("GroupQueryAttention", size, 2)),
@@ -105,12 +105,12 @@ CODES: Mapping[int, Callable[[Dim], tuple[DType, Dim]]] = {
 
 
 def _scales(scale: Tensor, heads: Dim, size: Dim) -> Callable[..., Expr]:
-    """The scale of element `d` of head `h`: one for all, or one for each.
+    """The scale of element `d` of head `h`: one for all, or one each.
 
-    Those may be in a row.
+    The latter may be flattened.
 
     Raises:
-        Invalid: there is another number of them.
+        Invalid: their number is wrong.
     """
     if scale.type.size == 1:
         return lambda h, d: scale[(0,) * scale.rank]
@@ -124,7 +124,7 @@ def _scales(scale: Tensor, heads: Dim, size: Dim) -> Callable[..., Expr]:
 class CacheCodes:
     """Keys or values `[N, H, L, D]` quantised for a cache: `round(x / scale)`.
 
-    Codes are i8, or two of 4 bits in u8, plus 8, the first one low.
+    Codes are i8, or two of 4 bits in u8, plus 8, low bits first.
     """
 
     operands = ("x", "scale")
@@ -175,11 +175,11 @@ class CacheValues:
     static=("total_sequence_length",),
 )  # fmt: skip
 class GroupQueryAttention:
-    """Causal attention with fewer key than query heads, a cache whose rows have lengths of their own, and rotation.
+    """Causal attention with fewer key than query heads, a cache with per-row lengths, and rotation.
 
-    A `seqlens_k` of one number is the length of all rows; onnxruntime asks for one of each.
-    The cache may hold codes of 8 or 4 bits, of which attention is then computed. The fourth result is what softmax takes
-    (`qk_output` 1) or gives (2), 0 where a key is masked.
+    A single number in `seqlens_k` is the length of all rows; onnxruntime requires one each. The cache may hold codes of
+    8 or 4 bits, on which attention is then computed. The fourth result is the input of the softmax (`qk_output` 1) or
+    its output (2), 0 where a key is masked.
     """
 
     def infer(
@@ -253,10 +253,10 @@ class GroupQueryAttention:
 
 
 def _check(a: SimpleNamespace, k_scale: Tensor | None, v_scale: Tensor | None, norms: Sequence[Tensor | None]) -> None:
-    """Check that attributes and operands agree.
+    """Check that attributes and operands are consistent.
 
     Raises:
-        Invalid: they do not.
+        Invalid: they are not.
     """
     for what, kind, scale in (("k", a.k_quant_type, k_scale), ("v", a.v_quant_type, v_scale)):
         if kind not in ("NONE", "PER_TENSOR", "PER_CHANNEL") or (kind == "NONE") != (scale is None):
@@ -284,7 +284,7 @@ def _fits(what: str, x: Tensor, wanted: Sequence[Dim | None]) -> None:
     """Check an operand's shape; None is any extent.
 
     Raises:
-        Invalid: the rank or an extent surely differs.
+        Invalid: the rank or an extent certainly differs.
     """
     pairs = [(x.shape[i], d) for i, d in enumerate(wanted[: x.rank]) if d is not None]
     if x.rank != len(wanted) or any(surely_different(*pair) for pair in pairs):
@@ -305,7 +305,7 @@ def _bits(a: SimpleNamespace) -> int:
 def _projected(
     b: GraphBuilder, q: Value, k: Value | None, v: Value | None, norms: Sequence[Value | None], a: SimpleNamespace
 ) -> Sequence[Value]:
-    """Queries, keys and values by heads, from one operand or three, queries and keys normalised where there are weights."""
+    """Queries, keys and values by heads, from one operand or three; queries and keys normalised if weights exist."""
     heads, groups = a.num_heads, a.kv_num_heads
     parts: Sequence[Value] = [x for x in (q, k, v) if x is not None]
     if len(parts) == 1:
@@ -320,7 +320,7 @@ def _projected(
 
 
 def _turned(b: GraphBuilder, x: Value, cos: Value | None, sin: Value | None, at: Value, a: SimpleNamespace) -> Value:
-    """Rotation of as much of a head as there are angles for."""
+    """Rotation of the part of a head for which there are angles."""
     assert cos is not None, "inference has looked at the angles"
     size = cos.tensor.dims[1] * 2
     return b.RotaryEmbedding(x, cos, sin, at, interleaved=a.rotary_interleaved, rotary_embedding_dim=size)
@@ -339,7 +339,7 @@ def _scores(
 
 
 def _shown(b: GraphBuilder, scores: Value, weights: Value, total: Dim, to: DType, a: SimpleNamespace) -> Value:
-    """`output_qk`, of the keys that count."""
+    """`output_qk`, for the valid keys."""
     found = weights
     if a.qk_output == 1:
         low, zero = (b.constant(np.array(x, scores.tensor.dtype.numpy)) for x in (scores.tensor.dtype.lowest, 0))
@@ -351,12 +351,12 @@ def _shown(b: GraphBuilder, scores: Value, weights: Value, total: Dim, to: DType
 
 
 def _keys(total: Dim, past: Dim, length: Dim) -> Dim:
-    """Keys of the present: the cache may have room for more than there are."""
+    """The present's valid keys: the cache may be longer."""
     return total if total == past + length else dim.maximum(total, past)
 
 
 def _sunk(b: GraphBuilder, scores: Value, sink: Value | None) -> Value:
-    """Softmax along the keys; with a sink `[heads]`, of one key more with that score, whose weight is left out."""
+    """Softmax along the keys; a sink `[heads]` is the score of one more key, whose weight is dropped."""
     if sink is None:
         return b.attention_softmax(scores)
     *lead, keys = scores.tensor.dims
@@ -368,7 +368,7 @@ def _sunk(b: GraphBuilder, scores: Value, sink: Value | None) -> Value:
 
 
 def total_of(total: Value | None) -> Dim:
-    """The value of `total_sequence_length`, which inference has found."""
+    """The value of `total_sequence_length`, which inference has determined."""
     found = None if total is None else static_elements(total)
     if not found or not isinstance(found[0], (int, Sym)):
         raise Unresolved("GroupQueryAttention", "total_sequence_length")

@@ -13,7 +13,7 @@ from occ.compiler.ir.types import TensorType
 
 @op("murmur3", own_attributes="seed=int")
 class Murmur3:
-    """MurmurHash3 of 32 bits of each element, u32 or u64, as bytes: u32."""
+    """32-bit MurmurHash3 of each element, u32 or u64, as bytes: u32."""
 
     operands = ("x",)
 
@@ -42,7 +42,7 @@ class Murmur3:
 
 @op("murmur3_of_text", host="murmur3_of_text", own_attributes="seed=int")
 class Murmur3OfText:
-    """MurmurHash3 of 32 bits of each string in UTF-8: u32."""
+    """32-bit MurmurHash3 of each UTF-8 string: u32."""
 
     operands = ("x",)
 
@@ -52,7 +52,7 @@ class Murmur3OfText:
 
 @op(f"{DOMAIN}.MurmurHash3", signature=FormalSignature.of("X", positive=1, seed=0))
 class MurmurHash3:
-    """MurmurHash3 of 32 bits of each element: u32, or i32 if not `positive`. ML.NET writes it for its hashed features."""
+    """32-bit MurmurHash3 of each element: u32, or i32 if not `positive`. ML.NET writes it for hashed features."""
 
     def composite(b, x, *, a):
         dtype = x.tensor.dtype

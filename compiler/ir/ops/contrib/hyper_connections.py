@@ -1,7 +1,7 @@
 """Hyper-connections of com.microsoft: several residual streams of one network, and n-gram hash gates.
 
-Sources: the schemas of onnxruntime 1.31 and what its CPU provider computes: all sums and products in f32, one rounding at the end
-unless something else is said.
+Sources: the schemas of onnxruntime 1.31 and its CPU provider: all sums and products in f32, rounded once at the end
+unless stated otherwise.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -30,10 +30,10 @@ def _number(b: GraphBuilder, value: float) -> Value:
 
 
 def _streams(b: GraphBuilder, name: str, x: Value, branches: int) -> Value:
-    """Streams `[..., C, H]` in f32; with a number of branches they come as `[..., C * H]`.
+    """Streams `[..., C, H]` in f32; given a number of branches, they come as `[..., C * H]`.
 
     Raises:
-        Invalid: they do not.
+        Invalid: the shape is wrong.
     """
     dims = x.tensor.dims
     if len(dims) < (1 if branches else 2) or branches < 0:
@@ -43,10 +43,10 @@ def _streams(b: GraphBuilder, name: str, x: Value, branches: int) -> Value:
 
 
 def _gates(b: GraphBuilder, name: str, gate: Value, streams: Value) -> Value:
-    """Gates in f32 with both axes of the streams; that of the features may be 1.
+    """Gates in f32 with both stream axes; the feature axis may be 1.
 
     Raises:
-        Invalid: the axes before do not fit.
+        Invalid: the leading axes do not match.
     """
     dims, wanted = gate.tensor.dims, streams.tensor.dims
     rank = len(wanted)
@@ -59,7 +59,7 @@ def _gates(b: GraphBuilder, name: str, gate: Value, streams: Value) -> Value:
 
 
 def _normal(b: GraphBuilder, x: Value, scale: Value | None, epsilon: float) -> Value:
-    """f32 over the root mean square along the last axis, times a scale."""
+    """f32 divided by the root mean square along the last axis, times a scale."""
     mean = b.ReduceMean(b.Mul(x, x), b.constant(np.array([-1], np.int64)))
     y = b.Mul(x, b.Reciprocal(b.Sqrt(b.Add(mean, _number(b, epsilon)))))
     return y if scale is None else b.Mul(y, b.Cast(scale, to=F32))
@@ -67,7 +67,7 @@ def _normal(b: GraphBuilder, x: Value, scale: Value | None, epsilon: float) -> V
 
 @op(f"{DOMAIN}.ScaledSiLU", signature=FormalSignature.of("X scale?", alpha=1.0))
 class ScaledSiLU:
-    """`z * sigmoid(z)` of `z = scale * X`; each of the three is rounded to the type of `X`."""
+    """`z * sigmoid(z)` with `z = scale * X`; all three are rounded to the type of `X`."""
 
     def composite(b, x, scale=None, *, a):
         dtype = x.tensor.dtype
@@ -80,7 +80,7 @@ class ScaledSiLU:
 
 @op(f"{DOMAIN}.BranchwiseRMSNorm", signature=FormalSignature.of("X scale?", epsilon=1e-5, num_branches=0))
 class BranchwiseRMSNorm:
-    """RMSNormalization of each stream alone; the scale is `[H]`, `[C, H]` or `[C * H]`."""
+    """RMSNormalization of each stream separately; the scale is `[H]`, `[C, H]` or `[C * H]`."""
 
     def composite(b, x, scale=None, *, a):
         streams = _streams(b, "BranchwiseRMSNorm", x, a.num_branches)
@@ -109,7 +109,7 @@ class HyperConnectionPreMix:
     signature=FormalSignature.of("streams block_output post_mix stream_mix?", "output", num_branches=0),
 )
 class HyperConnectionPostMix:
-    """`stream_mix' @ streams + post_mix * block_output`: what a block gives is added to each stream."""
+    """`stream_mix' @ streams + post_mix * block_output`: a block's output is added to each stream."""
 
     def composite(b, x, given, gate, mix=None, *, a):
         streams = _streams(b, "HyperConnectionPostMix", x, a.num_branches)
@@ -132,9 +132,9 @@ class HyperConnectionPostMix:
     ),
 )
 class EngramGate:
-    """A value `[N, L, H]` times a gate for each stream.
+    """A value `[N, L, H]` times a gate per stream.
 
-    The gate is how well its key and its query `[N, L, C, H]` agree.
+    The gate is the similarity of its key and its query `[N, L, C, H]`.
     """
 
     def composite(b, key, query, value, key_scale, query_scale, scale=None, *, a):
@@ -168,8 +168,9 @@ class EngramGate:
 class NGramHashMapping:
     """Hashes of the last 2, 3, ... tokens at each position: `[N, L, (size - 1) * heads]`.
 
-    Of `size` tokens the product with their multipliers, combined by xor, modulo a size for each head. What is before the first
-    token, before the end of a text or in another segment counts as the end of a text, or as padding where none is given.
+    Each hash is the product of `size` tokens with their multipliers, combined by xor, modulo a size per head. Tokens
+    before the first one, before an end of text or in another segment count as end of text, or as padding if none is
+    given.
     """
 
     def body(t, ids, multipliers, sizes, past=None, offsets=None, eos=None, segments=None, *, a):

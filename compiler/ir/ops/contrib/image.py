@@ -24,8 +24,8 @@ from occ.compiler.ir.te.function import Builder, Tensor
 class CropAndResize:
     """Regions `[y1, x1, y2, x2]` of images `[n, c, h, w]`, resized to one size.
 
-    Corners are in parts of the last pixel's position, and each is read at a corner of the crop. Positions outside of
-    the image have `extrapolation_value`.
+    Corners are fractions of the last pixel's position, and map to the corners of the crop. Positions outside of the
+    image have `extrapolation_value`.
     """
 
     def body(t, x, rois, batches, size, *, a):

@@ -24,7 +24,7 @@ from occ.compiler.ir.value import Value
 class FusedMatMul:
     """`alpha * A' @ B'`, where each operand may be transposed.
 
-    With `transBatchA` the first axis is moved before the last one; the batch axes then begin after it.
+    With `transBatchA` the first axis moves before the last one; the batch axes then start after it.
     """
 
     def composite(b, x, y, *, a):
@@ -68,7 +68,7 @@ class MatMulInteger16:
 
 @op(f"{DOMAIN}.CDist", signature=FormalSignature.of("A B", "C", metric="sqeuclidean"))
 class CDist:
-    """Distances of the rows of `A` `[m, k]` and of `B` `[n, k]`: `[m, n]`."""
+    """Pairwise distances of the rows of `A` `[m, k]` and `B` `[n, k]`: `[m, n]`."""
 
     def composite(b, x, y, *, a):
         if a.metric not in ("sqeuclidean", "euclidean"):
@@ -81,7 +81,7 @@ class CDist:
 
 @op(f"{DOMAIN}.Inverse", signature=FormalSignature.of("X"))
 class Inverse:
-    """Inverses of square matrices by elimination with pivoting, one column a stage; what is singular comes out infinite or NaN."""
+    """Inverses of square matrices by elimination with pivoting, one column per stage; inf or NaN if singular."""
 
     def body(t, x, *, a):
         n = x.shape[-1] if x.rank else 0
@@ -105,7 +105,7 @@ class Inverse:
 
 
 def _reduced(t: Builder, m: Tensor, c: int) -> Tensor:
-    """Column `c` a unit vector, by sums of rows, after its largest remaining element has come to row `c`."""
+    """Turn column `c` into a unit vector by row operations, after moving its largest remaining element to row `c`."""
     s, _ = largest_pivot_first(t, m, c)
 
     def element(*i: Expr) -> Expr:

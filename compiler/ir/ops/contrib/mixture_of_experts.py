@@ -23,7 +23,7 @@ from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.value import Value
 
-Product = Callable[[Value, int], Value | None]  # of rows `[R, 1 or k, K]` with the matrix of a number: f32 `[R, k, N]`
+Product = Callable[[Value, int], Value | None]  # rows `[R, 1 or k, K]` times numbered matrices: f32 `[R, k, N]`
 
 
 def check_experts(
@@ -43,7 +43,7 @@ def check_experts(
 
 
 def _gated(b: GraphBuilder, gate: Value, linear: Value, a: SimpleNamespace) -> Value:
-    """`G * sigmoid(alpha * G) * (L + beta)`, both within the limit, the gate from above alone."""
+    """`G * sigmoid(alpha * G) * (L + beta)`, with `L` limited on both sides and the gate from above."""
     if a.swiglu_limit is not None and np.isfinite(a.swiglu_limit):
         low, high = (b.constant(np.float32(v)) for v in (-a.swiglu_limit, a.swiglu_limit))
         gate, linear = b.Min(gate, high), b.Clip(linear, low, high)
@@ -53,7 +53,7 @@ def _gated(b: GraphBuilder, gate: Value, linear: Value, a: SimpleNamespace) -> V
 
 
 def _halves(b: GraphBuilder, x: Value, interleaved: bool) -> tuple[Value, ...]:
-    """Gate and linear part of `[R, k, 2*I]`: element by element in turn, or one half after the other."""
+    """Gate and linear part of `[R, k, 2*I]`: interleaved, or one half after the other."""
     *lead, width = x.tensor.dims
     half = quotient("MoE", width, 2)
     if not interleaved:
@@ -96,7 +96,7 @@ def _hidden(b: GraphBuilder, x: Value, times: Product, a: SimpleNamespace) -> Va
 def _mixture(
     b: GraphBuilder, x: Value, experts: Value, shares: Value, times: Callable[[Value], Product], a: SimpleNamespace
 ) -> Value:
-    """The sum of what the chosen experts make of each token, by their shares f32 `[R, k]`."""
+    """The weighted sum of the selected experts' outputs per token, with weights f32 `[R, k]`."""
     shape, kind = x.tensor.dims, x.tensor.dtype
     if x.tensor.rank not in (2, 3):
         raise Invalid(f"a mixture of experts takes rows or `[N, L, D]`, not {x.type}")
@@ -114,7 +114,7 @@ def _chosen(
 ) -> tuple[Value, Value]:
     """The experts of each row of `x`: scores f32 `[R, k]`, indices i64 `[R, k]`.
 
-    Their `weights` have to be there.
+    Their `weights` must exist.
     """
     if router.tensor.rank != 2:
         raise Invalid(f"router_probs of a mixture of experts is {router.type}, not `[rows, experts]`")
@@ -131,9 +131,9 @@ def _chosen(
 
 
 def _sparse_shares(b: GraphBuilder, router: Value, best: Value, experts: Value) -> Value:
-    """SparseMixer weights f32 `[R, 2]`: each expert's softmax among those with scores near to its own.
+    """SparseMixer weights f32 `[R, 2]`: each expert's softmax among scores close to its own.
 
-    Near is within 2 % of the larger of the two numbers; the first expert does not count for the second. This is what
+    Close means within 2 % of the larger of the two numbers; the first expert is excluded for the second. This is what
     transformers computes for PhiMoE, and the CUDA provider of onnxruntime; its CPU provider ignores the attribute.
     """
     n = router.tensor.dims[1]
@@ -150,7 +150,7 @@ def _sparse_shares(b: GraphBuilder, router: Value, best: Value, experts: Value) 
 
 
 def _shares(b: GraphBuilder, scores: Value) -> Value:
-    """Scores by their sum; none where that is 0."""
+    """Scores divided by their sum, unless that is 0."""
     total = b.ReduceSum(scores, b.constant(np.array([1])), keepdims=1)
     none = b.Equal(total, b.constant(np.float32(0)))
     return b.Where(none, b.constant(np.float32(0)), b.Div(scores, total))
@@ -185,9 +185,9 @@ def _check_router(a: SimpleNamespace) -> None:
 class MoE:
     """A mixture of experts: the `k` best of `router_probs`, weighted by their softmax.
 
-    The softmax is over all experts, and may be scaled to a sum of 1.
+    The softmax is over all experts, and may be rescaled to a sum of 1.
 
-    With `use_sparse_mixer` (PhiMoE), `k` is 2 and each of the two has its softmax among the scores near to its own.
+    With `use_sparse_mixer` (PhiMoE), `k` is 2 and each of the two has its softmax among scores close to its own.
     """
 
     def composite(b, x, router, w1, b1, w2, b2=None, w3=None, b3=None, *, a):
@@ -222,7 +222,7 @@ class MoE:
 class QMoE:
     """A mixture of experts of quantised weights: the `k` best of `router_probs`, by the softmax among them.
 
-    `router_weights` are their shares where they are given, and may be scaled to a sum of 1; `use_sparse_mixer` is as in `MoE`.
+    `router_weights`, if given, are the weights, and may be rescaled to a sum of 1; `use_sparse_mixer` as in `MoE`.
     """
 
     def composite(
@@ -272,7 +272,7 @@ def _check_kind(a: SimpleNamespace, others: Sequence[Value | None]) -> None:
 
 
 def _form(k: int, held: Sequence[Value | None], a: SimpleNamespace) -> dict[str, int]:
-    """Bits of the codes of a weight, and elements of a block, 0 for one of each row."""
+    """Bits of a weight's codes, and elements of a block, 0 for one block per row."""
     codes, scales, *_ = held
     bits = getattr(a, f"fc{k}_expert_weight_bits") or a.expert_weight_bits
     if codes is None or scales is None or codes.tensor.dtype != U8 or codes.tensor.rank != 3:

@@ -1,10 +1,10 @@
-"""Operators on blocked channels (com.microsoft.nchwc), as onnxruntime's optimiser writes at level `all`.
+"""Operators on blocked channels (com.microsoft.nchwc), written by onnxruntime's optimiser at level `all`.
 
-There the channels of an image are in blocks of as many as a vector holds, `[N, C / block, H, W, block]`, and their number is
-rounded up to whole blocks. Here an image is `[N, C, H, W]`, with as many channels: what is where is not for a file to say.
-Weights are constants in the order of those blocks, `[O / block, I / block, H, W, block of I, block of O]`, or
-`[O / block, I, H, W, block of O]` for depthwise convolutions and images of fewer channels than a block
-(onnxruntime/core/optimizer/nchwc_transformer.cc and mlas/lib/reorder.cpp). The importer finds out how large a block is, and
+There an image's channels are in blocks of a vector each, `[N, C / block, H, W, block]`, rounded up to whole blocks.
+Here an image is `[N, C, H, W]`, with the same number of channels: memory layout is not for a file to decide. Weights
+are constants in the order of those blocks, `[O / block, I / block, H, W, block of I, block of O]`, or `[O / block, I,
+H, W, block of O]` for depthwise convolutions and images with fewer channels than a block
+(onnxruntime/core/optimizer/nchwc_transformer.cc and mlas/lib/reorder.cpp). The importer determines the block size, and
 states it as `block`.
 """
 
@@ -27,7 +27,7 @@ DOMAIN = "com.microsoft.nchwc"
 
 
 def _weights(b: GraphBuilder, stored: Value, block: int, *, both: bool) -> Value:
-    """`[O, I, H, W]` of weights as they are stored; `both`: the channels of the image are in blocks too."""
+    """`[O, I, H, W]` from stored weights; `both`: the image's channels are in blocks too."""
     o, i, high, wide = stored.tensor.dims
     if o % block or (both and i % block):
         raise Invalid(f"weights for {i} channels and {o} results, which are no blocks of {block}", code="OCC0107")
@@ -43,7 +43,7 @@ def _weights(b: GraphBuilder, stored: Value, block: int, *, both: bool) -> Value
     signature=FormalSignature.of("X W B? Sum?", activation=None, activation_params=None, block=16, **CONV),
 )
 class Conv:
-    """An activation of Conv, to which `Sum` is added."""
+    """An activation of Conv with `Sum` added."""
 
     def composite(b, x, w, bias=None, total=None, *, a):
         if w.tensor.rank != 4 or not all(isinstance(d, int) for d in w.tensor.dims):
@@ -57,7 +57,7 @@ class Conv:
 
 @op(f"{DOMAIN}.ReorderInput", signature=FormalSignature.of("X", channels_last=0, block=16))
 class ReorderInput:
-    """An image with channels of 0 added, up to whole blocks."""
+    """An image padded with zero channels to whole blocks."""
 
     def composite(b, x, *, a):
         planes = b.Transpose(x, perm=(0, 3, 1, 2)) if a.channels_last else x

@@ -26,7 +26,7 @@ def _inverse_rms(b: GraphBuilder, x: Value, axis: int, epsilon: float) -> Value:
     signature=FormalSignature.of("X scale", "Y inv_std_var?", axis=-1, epsilon=1e-5, stash_type=1),
 )
 class SimplifiedLayerNormalization:
-    """RMSNormalization under the name that onnxruntime gives it in ai.onnx."""
+    """RMSNormalization under onnxruntime's name for it in ai.onnx."""
 
     def composite(b, x, scale, *, a):
         y = b.RMSNormalization(x, scale, axis=a.axis, epsilon=a.epsilon)
@@ -48,7 +48,7 @@ def _skipped(b: GraphBuilder, x: Value, skip: Value, bias: Value | None) -> Valu
     signature=FormalSignature.of("input skip gamma beta? bias?", _SKIP_RESULTS, epsilon=1e-12),
 )
 class SkipLayerNormalization:
-    """LayerNormalization of a sum, and the sum."""
+    """LayerNormalization of a sum, and the sum itself."""
 
     def composite(b, x, skip, gamma, beta=None, bias=None, *, a):
         total = _skipped(b, x, skip, bias)
@@ -61,7 +61,7 @@ class SkipLayerNormalization:
     signature=FormalSignature.of("input skip gamma bias?", _SKIP_RESULTS, epsilon=1e-12),
 )
 class SkipSimplifiedLayerNormalization:
-    """RMSNormalization of a sum, and the sum."""
+    """RMSNormalization of a sum, and the sum itself."""
 
     def composite(b, x, skip, gamma, bias=None, *, a):
         total = _skipped(b, x, skip, bias)
@@ -83,7 +83,7 @@ class SkipSimplifiedLayerNormalization:
     ),
 )
 class EmbedLayerNormalization:
-    """LayerNormalization of the sum of word, position and segment embeddings; the number of valid words of each row."""
+    """LayerNormalization of the sum of word, position and segment embeddings, and the number of valid words per row."""
 
     def composite(b, ids, segments, words, positions, segment_words, gamma, beta, mask=None, position_ids=None, *, a):
         n, length = ids.tensor.dims

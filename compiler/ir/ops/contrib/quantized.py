@@ -18,7 +18,7 @@ from occ.compiler.ir.value import Value
 
 
 def _binary(name: str, combine: Callable[..., Value]) -> OpSpec:
-    """QLinearAdd and QLinearMul: numpy broadcasting, scales of the tensors, and the arithmetic of onnxruntime on x86."""
+    """QLinearAdd and QLinearMul: numpy broadcasting, per-tensor scales, and onnxruntime's arithmetic on x86."""
 
     def composite(
         b: GraphBuilder, x: Value, x_scale: Value, x_zero: Value | None, y: Value, y_scale: Value, y_zero: Value | None,
@@ -50,7 +50,7 @@ def _product(b: GraphBuilder, x: Quantised, y: Quantised, scale: Value, zero: Va
 
 
 def _between(b: GraphBuilder, x: Value, quant: tuple[Value | None, ...], fn: Callable[[Value], Value]) -> Value:
-    """`fn` of dequantised data, quantised; `quant` has the scales and zero points before and after."""
+    """`fn` of dequantised data, requantised; `quant` has the scales and zero points before and after."""
     scale, zero, out_scale, out_zero = quant
     y = fn(b.DequantizeLinear(x, scale, zero))
     if out_zero is None:
@@ -108,7 +108,7 @@ _CONV = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": No
     ),
 )
 class QLinearConvOfOrt:
-    """QLinearConv of images that may have channels last; the order of the weight stays ONNX's."""
+    """QLinearConv on possibly channels-last images; the weight keeps ONNX's order."""
 
     def composite(b, x, *rest, a):
         return _channels_last(b, x, a, lambda v: b.QLinearConv(v, *rest, **{k: getattr(a, k) for k in _CONV}))
@@ -116,7 +116,7 @@ class QLinearConvOfOrt:
 
 @op(f"{DOMAIN}.QLinearConcat", signature=FormalSignature.of("Y_scale Y_zero_point inputs*", axis=0))
 class QLinearConcat:
-    """Concat of operands that each have a scale and a zero point."""
+    """Concat of operands with a scale and a zero point each."""
 
     def composite(b, scale, zero, *xs, a):
         if not xs or len(xs) % 3:
@@ -133,7 +133,7 @@ class QLinearConcat:
     tags=("contraction",),
 )
 class QGemm:
-    """`alpha * sa * sb * ((A' - za) @ (B' - zb) + C)`, quantised if a scale of the result is given.
+    """`alpha * sa * sb * ((A' - za) @ (B' - zb) + C)`, quantised if the result has a scale.
 
     Scale and zero point of B may be per column.
     """
@@ -181,7 +181,7 @@ class DynamicQuantizeMatMul:
     f"{DOMAIN}.QLinearWhere", signature=FormalSignature.of("condition X x_scale x_zero Y y_scale y_zero z_scale z_zero")
 )
 class QLinearWhere:
-    """Where of operands that each have a scale and a zero point."""
+    """Where on operands with a scale and a zero point each."""
 
     def composite(b, condition, x, x_scale, x_zero, y, y_scale, y_zero, scale, zero, *, a):
         taken = b.Where(condition, b.DequantizeLinear(x, x_scale, x_zero), b.DequantizeLinear(y, y_scale, y_zero))

@@ -22,7 +22,7 @@ from occ.compiler.ir.types import TensorType
     ),
 )  # fmt: skip
 class DynamicQuantizeLSTM:
-    """LSTM with weights as codes, `[directions, inputs, 4 * h]`; the input and each state are quantised by their range."""
+    """LSTM with quantised weights, `[directions, inputs, 4 * h]`; input and states are quantised by their range."""
 
     def infer(x, w, r, bias=None, lens=None, h=None, c=None, peephole=None, *quant, a):
         if (x.rank, w.rank, r.rank) != (3, 3, 3):

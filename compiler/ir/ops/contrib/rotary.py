@@ -16,7 +16,7 @@ from occ.compiler.ir.te.expr import cast, equal, where, wrap
 class Positions:
     """Token positions `[N, L]`: `start[n] + l`.
 
-    The start is one number, or one of each row.
+    The start is one number, or one per row.
     """
 
     static = ("sizes",)
@@ -39,7 +39,7 @@ class Positions:
     ),
 )  # fmt: skip
 class RotaryEmbedding:
-    """RotaryEmbedding of ai.onnx with the operands in another order; one position is that of the first element."""
+    """RotaryEmbedding of ai.onnx with the operands reordered; a single position is the first element's."""
 
     def composite(b, x, positions, cos, sin, *, a):
         flat = x.tensor.rank == 3
@@ -57,10 +57,10 @@ class RotaryEmbedding:
 
 @op("section_angles", own_attributes="sections=ints turns=bool")
 class SectionAngles:
-    """Angles `[N, L, D/2]` from a cache `[positions, D/2]` and three positions of each token, `[3, N, L]`.
+    """Angles `[N, L, D/2]` from a cache `[positions, D/2]` and three positions per token, `[3, N, L]`.
 
-    `sections` says how many angles follow each of the positions: one section after the other, or, where they take turns, every
-    third for the second and the third as long as these have any, and all others for the first.
+    `sections` says how many angles belong to each of the positions: section after section, or, if interleaved, every
+    third to the second and the third as long as these have any, and all others to the first.
     """
 
     operands = ("cache", "positions")
@@ -99,7 +99,7 @@ class SectionAngles:
     ),
 )  # fmt: skip
 class MRotaryEmbedding:
-    """RotaryEmbedding by the positions of a token in time, height and width, which turn a section of the angles each."""
+    """RotaryEmbedding by a token's positions in time, height and width, each for a section of the angles."""
 
     def composite(b, x, positions, cos, sin, *, a):
         ids, sections = positions.tensor, tuple(a.mrope_section or ())

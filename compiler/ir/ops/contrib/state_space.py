@@ -1,6 +1,6 @@
 """State-space layers and short convolutions of com.microsoft, as in Qwen3.5, LFM2 and Mamba.
 
-Sources: the schemas of onnxruntime 1.31 (docs/ContribOperators.md) and what its CPU provider computes.
+Sources: the schemas of onnxruntime 1.31 (docs/ContribOperators.md) and its CPU provider.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -37,7 +37,7 @@ def _check_window(name: str, a: SimpleNamespace) -> None:
     ),
 )  # fmt: skip
 class CausalConvWithState:
-    """Depthwise convolution over the time axis that sees the past only; the last positions are the next state."""
+    """Depthwise convolution along time over past positions only; the last positions are the next state."""
 
     def composite(b, x, weight, bias=None, past=None, *, a):
         _check_window("CausalConvWithState", a)
@@ -67,7 +67,7 @@ def _channels_first(b: GraphBuilder, x: Value) -> Value:
     ),
 )  # fmt: skip
 class LinearAttention:
-    """LinearAttention of ai.onnx, whose queries may have fewer heads than the state."""
+    """LinearAttention of ai.onnx, possibly with fewer query heads than the state has."""
 
     def infer(*operands, a):
         _check_window("LinearAttention", a)
@@ -99,7 +99,7 @@ class LinearAttentionGate:
     signature=FormalSignature.of("X scale gate", "Y", activation="silu", epsilon=1e-5),
 )
 class GatedRMSNorm:
-    """RMSNormalization of each group of `scale` elements along the last axis, times an activation of the gate, in f32."""
+    """RMSNormalization of groups of `scale` elements along the last axis, times an activation of the gate, in f32."""
 
     def composite(b, x, scale, gate, *, a):
         *lead, width = x.tensor.dims

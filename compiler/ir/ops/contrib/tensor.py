@@ -18,7 +18,7 @@ from occ.compiler.ir.types import TensorType
 
 @op(f"{DOMAIN}.ExpandDims", signature=FormalSignature.of("X axis"))
 class ExpandDims:
-    """Unsqueeze of one axis, which is a scalar."""
+    """Unsqueeze of one axis, given as a scalar."""
 
     def composite(b, x, axis, *, a):
         known = static_elements(axis)
@@ -29,7 +29,7 @@ class ExpandDims:
 
 @op(f"{DOMAIN}.UnfoldTensor", signature=FormalSignature.of("input", "output", dim=-1, size=None, step=1))
 class UnfoldTensor:
-    """Slices of `size` along an axis, `step` apart: the axis counts them, and their elements are a new last axis."""
+    """Slices of `size` along an axis, `step` apart: the axis indexes them, and their elements form a new last axis."""
 
     def body(t, x, *, a):
         axis = normalize_axis(a.dim, x.rank, "UnfoldTensor")
@@ -46,7 +46,7 @@ class UnfoldTensor:
 
 @op(f"{DOMAIN}.Unique", signature=FormalSignature.of("x", "y idx counts"))
 class UniqueInOrder:
-    """Unique of a vector in the order of first occurrence; which element each is; how often it occurs."""
+    """Unique of a vector in order of first occurrence, the index of each element, and the counts."""
 
     def composite(b, x, *, a):
         if x.tensor.rank != 1:

@@ -1,1 +1,1 @@
-"""Internal operators, which passes put in place of ONNX operators."""
+"""Internal operators, which passes use to replace ONNX operators."""

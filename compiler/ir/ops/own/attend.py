@@ -1,7 +1,6 @@
 """Attention in two ops, `attend_scores` and `attend`, that fuse into one kernel.
 
-Between them may stand elementwise operators: masks, biases, soft caps. Stages say by their roles what they are to the
-schedule.
+Elementwise operators may come in between: masks, biases, soft caps. Roles tell the schedule what each stage is.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -13,12 +12,12 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import call, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.roles import ATTENTION, HEADS, PEAK
 
-PLAIN, ZERO_NAN, ZERO_EMPTY = "plain", "zero-nan", "zero-empty"  # what rows without a finite score give, see Attend
+PLAIN, ZERO_NAN, ZERO_EMPTY = "plain", "zero-nan", "zero-empty"  # value of rows without a finite score, see Attend
 
 
 @op("repeat_heads", own_attributes="group=int")
 class RepeatHeads:
-    """`[N, G, T, D]` as `[N, G*group, T, D]`: each head of keys or values for `group` heads of queries."""
+    """`[N, G, T, D]` as `[N, G*group, T, D]`: each head of keys or values repeated for `group` query heads."""
 
     def body(t, x, *, a):
         n, heads, *rest = x.shape
@@ -29,7 +28,7 @@ class RepeatHeads:
 class AttendScores:
     """`scale * q @ k` for `q : T[.., S, D]` and `k : T[.., D, K]`, with sums in f32.
 
-    The axes before those are equal. T is f32 or f16.
+    Leading axes are equal. T is f32 or f16.
     """
 
     operands = ("q", "k")
@@ -55,9 +54,9 @@ class Attend:
 
     The softmax is along the last axis. T is f32 or f16.
 
-    Rows are divided by their sum after the product, which has fewer elements. Rows of -inf alone, and rows with NaN,
-    have no softmax: `rows` says whether they are NaN as in ONNX (`plain`), or zero (`zero-nan`, what PyTorch exports as
-    `Where(IsNaN(p), 0, p)`), or whether rows of -inf alone are zero (`zero-empty`, as in the operator Attention).
+    Rows are divided by their sum after the product, which has fewer elements. Rows of only -inf, and rows with NaN,
+    have no softmax: `rows` says whether they are NaN as in ONNX (`plain`), or zero (`zero-nan`, which PyTorch exports
+    as `Where(IsNaN(p), 0, p)`), or whether rows of only -inf are zero (`zero-empty`, as in the operator Attention).
     """
 
     operands = ("scores", "v")
@@ -87,7 +86,7 @@ class Attend:
             value = acc[i] / whole(*i[:-1])
             if a.rows == ZERO_NAN:
                 value = where(call("isnan", total[i[:-1]]), zero, value)
-            # Without any key the product is empty, and so zero.
+            # Without any key the product is empty, and therefore zero.
             value = value if isinstance(keys, int) else where(equal(wrap(keys), 0), zero, value)
             return cast(v.dtype, value)
 

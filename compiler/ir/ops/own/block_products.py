@@ -1,8 +1,8 @@
 """Internal ops of block-quantised products: quantised activations times packed codes.
 
-A row of activations becomes integers of 8, 16 or 24 bits of the largest element of each block, in digits of 8 bits. Weights keep
-their codes, packed in panels of columns, so that four codes of a column are in each lane of a vector. The dequantised matrix
-exists nowhere: a block is unpacked in registers, multiplied in i32, and scaled.
+A row of activations becomes integers of 8, 16 or 24 bits relative to the largest element of each block, in 8-bit
+digits. Weights keep their codes, packed in panels of columns, so that each lane of a vector has four codes of a column.
+The dequantised matrix is never stored: a block is unpacked in registers, multiplied in i32, and scaled.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -20,21 +20,21 @@ from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, literal, 
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.roles import UNPACKED
 
-_LEAST = 1e-30  # largest element of a block: smaller ones are in fewer steps
+_LEAST = 1e-30  # minimum for a block's largest element: smaller ones use fewer steps
 FULL = {
     1: 127,
     2: 127 << 8,
     3: 127 << 16,
-}  # the largest code, by the number of digits; there is room for the carry of each
+}  # the largest code, by number of digits; leaves room for each digit's carry
 
-# Rows up to which codes of several digits are multiplied: with more, unpacking weights to f32 costs less than the digits do.
+# Rows up to which codes of several digits are multiplied: with more, unpacking weights to f32 is cheaper.
 DIGIT_ROWS = 16
 
 
 def _blocks(t: Builder, x: Tensor, size: int, most: int = 0) -> Tensor:
     """`f32[.., K]` in blocks, `[.., ceil(K/size), size]`, the last one filled up with zeros.
 
-    Of the first `most` rows alone if that is not 0.
+    Only of the first `most` rows if that is not 0.
     """
     *rows, k = x.shape
     rows = [*rows[:-1], min_dim(rows[-1], most)] if most else rows
@@ -52,9 +52,9 @@ def _blocks(t: Builder, x: Tensor, size: int, most: int = 0) -> Tensor:
 class BlockSteps:
     """The quantisation step of each block of `size` elements, f32 `[.., K]` --> `[.., blocks]`.
 
-    The code `FULL` stands for the largest element.
+    The code `FULL` represents the largest element.
 
-    A block with an infinity has steps of infinity, one with NaN has NaN. With `rows` no more rows than those have steps.
+    A block with an infinity has infinite steps, one with NaN has NaN. `rows` limits the rows that get steps.
     """
 
     operands = ("x",)
@@ -64,7 +64,7 @@ class BlockSteps:
 
         def magnitude(
             *i,
-        ):  # as bits, which are in the order of the numbers, NaN last; vectors compare integers in any order
+        ):  # as bits, which sort like the numbers, with NaN last; vectors compare integers in any order
             return binary("and", Bitcast(parts[i], I32), literal(0x7FFFFFFF, I32))
 
         top = t.reduce("max", parts.shape[:-1], [a.size], magnitude, name="top")
@@ -73,10 +73,10 @@ class BlockSteps:
 
 @op("block_codes", own_attributes="size=int digits=int rows=int?")
 class BlockCodes:
-    """The elements of each block in its steps, to nearest even: i8 `[.., digits, blocks, size]`, the lowest digit first.
+    """The elements of each block in units of its step, rounded: i8 `[.., digits, blocks, size]`, lowest digit first.
 
-    Digits are balanced, -128 to 127. In a block with infinities those are 1 or -1 and all else is 0. With `rows` no more rows
-    than those have codes.
+    Rounding is to nearest, ties to even. Digits are balanced, -128 to 127. In a block with infinities those are 1 or -1 and the rest is 0. `rows` limits the
+    rows that get codes.
     """
 
     operands = ("x", "steps")
@@ -108,17 +108,17 @@ class BlockCodes:
 class BlockMatmul:
     """`x @ w` in f32 for `codes` and `steps` of `x` and a packed weight of `n` columns.
 
-    `w` is u8 `[panels, blocks, words, columns, 4]`. Of codes of 4 bits, byte `[p, b, i, c, m]` holds elements `4*i + m` (low bits)
-    and `4*words + 4*i + m` (high bits) of block b in column c of panel p; of 8 and 2 bits likewise. `scales` has an
-    element for each column of a number of blocks, `[panels, blocks/r, columns]`, and so has `zeros`; without those codes are
-    centred at `2**(bits - 1)`.
+    `w` is u8 `[panels, blocks, words, columns, 4]`. With 4-bit codes, byte `[p, b, i, c, m]` holds elements `4*i + m`
+    (low bits) and `4*words + 4*i + m` (high bits) of block b in column c of panel p; 8 and 2 bits likewise. `scales`
+    has an element per column and group of r blocks, `[panels, blocks/r, columns]`, and so has `zeros`; by default codes
+    are centred at `2**(bits - 1)`.
 
-    With `pairs` even pairs of the products of a block are summed apart from odd ones, in i16 where that holds the sums (see
-    `sums_fit`), and put together at its end: in the order of processors that add up two products a lane (`vpmaddubsw`,
+    With `pairs`, even and odd pairs of a block's products are summed separately, in i16 if that is wide enough (see
+    `sums_fit`), and combined at its end: the order of processors that add two products per lane (`vpmaddubsw`,
     `vpmaddwd`).
 
-    With `x`, the activations themselves, more rows than `DIGIT_ROWS` are multiplied in f32 (`unpacked_block_matmul`); codes and
-    steps then have no more rows than those.
+    With `x`, the activations themselves, more than `DIGIT_ROWS` rows are multiplied in f32 (`unpacked_block_matmul`);
+    codes and steps then have at most that many rows.
     """
 
     operands = ("codes", "steps", "w", "scales", "zeros", "x")
@@ -141,7 +141,7 @@ def _code_sum(
 ) -> Tensor:
     """`rows` of codes times the dequantised weight, in f32 `[.., panels, columns]`, block by block.
 
-    Rows beyond those that have codes repeat the last of them.
+    Rows past those that have codes repeat the last one.
     """
     w, scales, zeros = weight
     coded, (digits, blocks, size) = tuple(codes.shape[:-3]), codes.shape[-3:]
@@ -171,7 +171,7 @@ def _code_sum(
         *row, q, h, j, m = i
         return product(*row, h, j, q * 2 + m, dtype=narrow)
 
-    # What the centre of the codes adds to the products of a block.
+    # The contribution of the codes' centre to the products of a block.
     total = t.sum((*rows, digits, blocks), [size], lambda *i: cast(I32, code(i[:nd], *i[nd:])) * centre, name="total")
     shape = (*rows, panels, blocks, digits, width)
     if getattr(a, "pairs", 0):
@@ -189,7 +189,7 @@ def _code_sum(
         *row, p, c, b = i
         at = (p, b // ns, c)
         value = _joined(digits, lambda d: dot[(*row, p, b, d, c)] - total[(*row, d, b)])
-        if whole is not None and zeros is not None:  # how far the zero point is from the centre, in parts of that
+        if whole is not None and zeros is not None:  # distance of the zero point from the centre, relative to it
             value = value + (literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)) * whole[(*row, b)]
         return value * (cast(F32, scales[at]) * steps[(*coded_row(row), b)])
 
@@ -197,7 +197,7 @@ def _code_sum(
 
 
 def _joined(digits: int, digit: Callable[[int], Expr]) -> Expr:
-    """Digits as one number in f32: exact but for one rounding of the first two, one of all."""
+    """Digits combined into one f32: exact except for one rounding of the first two digits and one of all."""
     high = digit(digits - 1) if digits == 1 else digit(digits - 1) * 256 + digit(digits - 2)
     value = cast(F32, high)
     return value if digits < 3 else value * 256.0 + cast(F32, digit(0))
@@ -221,7 +221,7 @@ def _unpacked_sum(t: Builder, x: Tensor, w: Tensor, scales: Tensor, zeros: Tenso
 
 @op("unpacked_block_matmul", tags=("contraction",), own_attributes="n=int bits=int")
 class UnpackedBlockMatmul:
-    """`x @ w` in f32, with a packed weight of `n` columns as `block_matmul` takes, which is unpacked to f32."""
+    """`x @ w` in f32, for a packed weight of `n` columns as in `block_matmul`, unpacked to f32."""
 
     operands = ("x", "w", "scales", "zeros")
 
@@ -232,7 +232,7 @@ class UnpackedBlockMatmul:
 
 
 def digits_for(rows: Dim) -> bool | None:
-    """Whether codes of several digits are multiplied: False where rows are too many, None where a run decides."""
+    """Whether codes of several digits are multiplied: False if there are too many rows, None if run time decides."""
     return True if upper(rows) <= DIGIT_ROWS else False if lower(rows) > DIGIT_ROWS else None
 
 
@@ -245,7 +245,7 @@ def sums_fit(bits: int, size: int) -> bool:
 class BlockRows:
     """Rows of the `n` by `k` matrix that a packed weight encodes, in f32: `[..]` --> `[.., k]`.
 
-    Negative indices count from the end; those out of range give zeros.
+    Negative indices count from the end; those out of range yield zeros.
     """
 
     operands = ("indices", "w", "scales", "zeros")

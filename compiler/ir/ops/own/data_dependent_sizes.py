@@ -1,7 +1,7 @@
 """Internal ops of data-dependent shapes: computing sizes, and ops whose results have them.
 
-`%p = slice_places(%x, %starts, %ends)  sizes(%p) {defines=[dim<_u0>, dim<_u1>]}  %y = part(%x, dims(_u0, _u1))` is a Slice whose
-ends are computed: the step `sizes` reads its operand, and from there on the extents are sizes like all others.
+`%p = slice_places(%x, %starts, %ends)  sizes(%p) {defines=[dim<_u0>, dim<_u1>]}  %y = part(%x, dims(_u0, _u1))` is a
+Slice with computed ends: the step `sizes` reads its operand, and after it the extents are ordinary sizes.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -20,15 +20,15 @@ from occ.compiler.ir.shape import assume_equal, equal_dims, show_shape
 from occ.compiler.ir.te.expr import Expr, call, cast, equal, literal, maximum, minimum, not_equal, where, wrap
 from occ.compiler.ir.types import TensorType
 
-LARGEST = 2**31 - 1  # of a size: kernels take 32 bits
+LARGEST = 2**31 - 1  # maximum size: kernels use 32 bits
 DECIDED = "sizes"
 
 
 @op(DECIDED, host=DECIDED, own_attributes="defines=values upper_bounds=sizes?")
 class Sizes:
-    """Sizes that are the elements of a vector; `defines` has what is not known before as symbols, which this binds.
+    """Sizes that are the elements of a vector; `defines` has unknown ones as symbols, which this binds.
 
-    `upper_bounds` has one of each; `LARGEST` where nothing bounds it.
+    `upper_bounds` has one for each; `LARGEST` if there is none.
     """
 
     operands = ("x",)
@@ -41,7 +41,7 @@ class Sizes:
 class SlicePlaces:
     """Start and length of a Slice on each axis, in order: i64[2 * axes].
 
-    As ONNX clamps them; the first position is 0 where nothing is taken from before the beginning.
+    As ONNX clamps them; the first position is 0 if nothing is taken.
     """
 
     operands = ("data", "starts", "ends")
@@ -88,7 +88,7 @@ class Part:
 
 
 def _lies_within(first: Dim, count: Dim, step: int, extent: Dim) -> None:
-    """Assume that positions are on an axis, as `slice_places` makes them."""
+    """Assume that positions are on an axis, as `slice_places` guarantees."""
     end = first + step * (count - 1)
     if step > 0:
         assume_equal(dim.minimum(end + 1, extent), end + 1)
@@ -120,7 +120,7 @@ class RangeCount:
 
 @op("ramp", static=("shape",), own_attributes="")
 class Ramp:
-    """A Range of as many elements as `range_count` found."""
+    """A Range with the number of elements that `range_count` computed."""
 
     operands = ("start", "delta", "shape")
 
@@ -131,7 +131,7 @@ class Ramp:
 
 @op("expanded_shape", own_attributes="")
 class ExpandedShape:
-    """The shape that Expand gives: i64[rank]."""
+    """The result shape of Expand: i64[rank]."""
 
     operands = ("x", "shape")
 
@@ -153,7 +153,7 @@ class ExpandedShape:
 
 @op("common_shape", tags=("shape",), own_attributes="")
 class CommonShape:
-    """The shape to which tensors broadcast, some of whose extents may be 1 as only a run shows: i64[rank]."""
+    """The shape to which tensors broadcast if some extents may turn out to be 1 at run time: i64[rank]."""
 
     operands = ("xs*",)
 
@@ -168,13 +168,13 @@ class CommonShape:
 
 
 def on_axes(shapes: Sequence[Sequence[Any]]) -> list[set[Any]]:
-    """The extents on each axis of what is broadcast, but for those that are 1."""
+    """The extents on each axis of the broadcast operands, without those that are 1."""
     rank = max(map(len, shapes))
     return [{s[axis - rank] for s in shapes if rank - axis <= len(s)} - {1} for axis in range(rank)]
 
 
 def _broadcast(found: Sequence[Dim]) -> Expr:
-    """The extent of an axis on which tensors have these extents besides 1: the first that is not."""
+    """The extent of an axis on which tensors have these extents apart from 1: the first that is not 1."""
     made = wrap(found[-1] if found else 1)
     for n in reversed(found[:-1]):
         made = where(equal(wrap(n), 1), made, wrap(n))
@@ -183,7 +183,7 @@ def _broadcast(found: Sequence[Dim]) -> Expr:
 
 @op("spread", static=("shape",), moves=True, own_attributes="")
 class Spread:
-    """Expand to a shape that `expanded_shape` found: any extent of the operand may turn out to be 1."""
+    """Expand to a shape that `expanded_shape` computed: any extent of the operand may turn out to be 1."""
 
     operands = ("x", "shape")
 
@@ -194,7 +194,7 @@ class Spread:
             if isinstance(n, int) and n != 1:
                 equal_dims(n, d, "`Expand`")
             elif n not in (1, d):
-                assume_equal((n - 1) * n, (n - 1) * d)  # 1 or the same, as `expanded_shape` finds
+                assume_equal((n - 1) * n, (n - 1) * d)  # 1 or the same, as `expanded_shape` guarantees
         return t.map(
             found,
             lambda *i: x[tuple(_at(k, n, d) for k, n, d in zip(i[len(i) - x.rank :], x.shape, own, strict=True))],
@@ -203,7 +203,7 @@ class Spread:
 
 
 def _at(i: Expr, n: Dim, d: Dim) -> Expr:
-    """A position on an axis of extent `n` that is spread to `d`."""
+    """A position on an axis of extent `n` that is broadcast to `d`."""
     if n == 1:
         return literal(0, I64)
     return i if n == d or isinstance(n, int) else where(equal(wrap(n), 1), literal(0, I64), i)
@@ -211,7 +211,7 @@ def _at(i: Expr, n: Dim, d: Dim) -> Expr:
 
 @op("reshaped_shape", own_attributes="allowzero=int")
 class ReshapedShape:
-    """The shape that Reshape gives, 0 and -1 resolved: i64[rank]."""
+    """The result shape of Reshape, with 0 and -1 resolved: i64[rank]."""
 
     operands = ("x", "shape")
 
@@ -246,7 +246,7 @@ class ReshapedShape:
 
 
 def is_defined_by_step(d: Dim) -> bool:
-    """Whether an element of `defines` is a symbol, which the step binds, rather than what it has to be."""
+    """Whether an element of `defines` is a symbol, which the step binds, rather than an expected value."""
     return isinstance(d, dim.Sym) and d.is_symbol
 
 

@@ -26,8 +26,8 @@ class DeformSamples:
 
     Each is bilinear at the position of a tap, moved by an offset. `c` counts the channels of a part.
 
-    The parts are of equal size, whole parts to each group of offsets. Pixels outside of `x` are zero. Positions and weights are
-    tables of their own, so that vectors along the channels load pixels and add them, and nothing else.
+    The parts are equal in size, with whole parts per group of offsets. Pixels outside of `x` are zero. Positions and
+    weights are separate tables, so that vectors along the channels only load and add pixels.
     """
 
     def body(t, x, offset, mask=None, *, a):
@@ -45,7 +45,7 @@ class DeformSamples:
             def place(n: Expr, p: Expr, q: Expr, g: Expr) -> Expr:
                 tap = unflatten(g % taps, a.kernel)[k]
                 grid = (p, q)[k] * a.strides[k] + tap * a.dilations[k] - wrap(a.before[k])
-                # further outside there are no pixels either, and integers have room for the position
+                # further outside there are no pixels either, and the position fits in an integer
                 return clamp(
                     cast(dtype, grid) + f.in_acc(offset[n, g * 2 + k, p, q]),
                     -2.0,

@@ -1,4 +1,4 @@
-"""A device operator that occ knows only by name; the GE graph gets it unchanged."""
+"""A device operator that occ only knows by name; the GE graph gets it unchanged."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -16,7 +16,7 @@ from occ.compiler.ir.types import TensorType
     own_attributes="type=text attributes=text dtypes=texts ranks=ints dims=sizes",
 )
 class DeviceOperator:
-    """`type` with attributes in JSON; its results have the element types, the ranks, and in order the extents.
+    """The operator `type` with attributes in JSON; its results have the given element types, ranks and extents.
 
     A result without an element type is like the first operand.
     """

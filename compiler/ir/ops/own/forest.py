@@ -1,8 +1,8 @@
 """Decision tree ensembles, evaluated level by level.
 
-Nodes are in pairs. Node `k` sends a row to `links[k]` if `x[features[k]] <= splits[k]`, else to the node after that; a NaN
-goes to the latter. A leaf has a NaN for its split, and the node before itself for its link, so that a row which has come
-to it stays: all rows take as many steps, and no step branches. The trees begin at nodes 0, 1, 2, ...
+Nodes are in pairs. Node `k` sends a row to `links[k]` if `x[features[k]] <= splits[k]`, else to the node after that;
+NaN goes to the latter. A leaf has NaN as its split, and the preceding node as its link, so that a row which has reached
+it stays: all rows take the same number of steps, without branches. The trees start at nodes 0, 1, 2, ...
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -21,11 +21,11 @@ _ATTRIBUTES = "trees=int groups=int depth=int how=text features=int missing=bool
 class Forest:
     """A decision tree ensemble: x[n, f] and nodes --> [n, groups * width].
 
-    Each group of `trees` trees adds up weights[nodes, width] of leaves, or takes the least or the greatest (`how`). The
+    Each group of `trees` trees adds up weights[nodes, width] of leaves, or takes the minimum or maximum (`how`). The
     number of nodes is a power of two.
 
-    Where `missing` values may go to the first node of a pair, feature `2*f` is feature `f`, and the one after that the same
-    with -inf instead of NaN. `features` is how many there must be.
+    If `missing` values may go to the first node of a pair, feature `2*f` is feature `f`, and the one after that the
+    same with -inf instead of NaN. `features` is the required number.
     """
 
     def body(t, x, features, splits, links, weights, *, a):
@@ -34,7 +34,7 @@ class Forest:
             t.check([], lambda: wrap(a.features) <= wrap(x.shape[1]), "a node looks at a feature that is not there")
         if a.missing:
             x = _with_missing(t, x)
-        last = literal(count - 1, I32)  # keeps positions inside, at no cost
+        last = literal(count - 1, I32)  # clamps positions, at no cost
 
         def position(node: Expr) -> Expr:
             return cast(I64, binary("and", node, last))
@@ -51,13 +51,13 @@ class Forest:
             weight = weights[position(leaves[n, g, k]), w]
             return Carried(weight.dtype) + weight if a.how == "sum" else weight
 
-        # Sums in the order of the trees, as others add them up: where classes have equal votes, that decides.
+        # Sums in the order of the trees, as elsewhere: if classes tie, the order decides.
         kind = "fold" if a.how == "sum" else a.how
         return t.reduce(kind, (rows, a.groups, width), [a.trees], given, name="total")
 
 
 def _with_missing(t: Builder, x: Tensor) -> Tensor:
-    """Each feature twice, the second with -inf for NaN."""
+    """Each feature twice, the second time with -inf for NaN."""
     least = literal(float("-inf"), x.dtype)
 
     def element(n: Expr, k: Expr) -> Expr:

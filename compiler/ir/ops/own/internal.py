@@ -17,7 +17,7 @@ from occ.compiler.ir.types import TensorType
 
 @op("fuse", region=True, own_attributes="kind=text schedule=text?")
 class Fuse:
-    """Ops that become one kernel. The region still contains them, so grouping cannot change what is computed."""
+    """Ops that become one kernel. They stay in the region, so grouping cannot change the result."""
 
     def infer(*operands, a):
         return tuple(v.type for v in a.regions[0].yields)
@@ -30,7 +30,7 @@ class Fuse:
         gives_code=bool? writes=int?""",
 )
 class Foreign:
-    """A kernel of a user; the region says what it computes. All that it reads is an operand, constants too."""
+    """A user's kernel; the region defines what it computes. Everything it reads is an operand, constants too."""
 
     def infer(*operands, a):
         return tuple(v.type for region in a.regions for v in region.yields)
@@ -48,7 +48,7 @@ class Yield:
 
 @op("dims", tags=("shape",), writes="any", own_attributes="values=values shape=sizes dtype=dtype?")
 class Dims:
-    """A tensor of sizes that follow from input shapes, as Shape -> Gather -> Concat folds to."""
+    """A tensor of sizes derived from input shapes, which Shape -> Gather -> Concat folds to."""
 
     def infer(*, a):
         return TensorType(getattr(a, "dtype", I64), a.shape)
@@ -88,21 +88,21 @@ class Pack:
 
 @op("copy", tags=("declared",), own_attributes="")
 class Copy:
-    """Copies a tensor to other memory; does nothing where both are the same memory."""
+    """Copies a tensor to other memory; does nothing if both are the same memory."""
 
     host = "copy"
 
 
 @op("join", writes="any", joins=True, own_attributes="axis=int")
 class Join:
-    """Concat of operands that are in the memory of the result."""
+    """Concat of operands that are inside the memory of the result."""
 
     body = Concat.body
 
 
 @op("append", reads="rows", writes="rows", own_attributes="")
 class Append:
-    """`past` with `new` after it along the first axis; a caller may have put `past` where the result begins."""
+    """`past` followed by `new` along the first axis; a caller may have put `past` at the start of the result."""
 
     operands = ("new", "past")
 
@@ -117,9 +117,9 @@ class Append:
 
 @op("write_into", reads="rows", writes="rows", own_attributes="axis=int circular=bool operator=text")
 class WriteInto:
-    """`base` with `new` written from place `starts[n]` on along an axis, 0 without `starts`; around the end if circular.
+    """`base` with `new` written from position `starts[n]` on along an axis (default 0); wraps around if circular.
 
-    A caller may have put `base` where the result is: nothing else is touched there. `operator` is what it is for.
+    A caller may have put `base` in the result's memory: the rest of it is not touched. `operator` is the ONNX operator.
     """
 
     operands = ("base", "new", "starts")
@@ -135,7 +135,7 @@ class WriteInto:
         return t.scatter(base.shape, lambda *i: base[i], new.shape, target, lambda *u: new[u], combine="into")
 
 
-# Ops of the `scheduled` and `lowered` stages: their result types are stated by the pass that makes them.
+# Ops of the `scheduled` and `lowered` stages: the pass that creates them states their result types.
 _DECLARED = ("declared",)
 
 
@@ -161,12 +161,12 @@ class View:
 
 @op("deferred", region=True, tags=_DECLARED, own_attributes="op=text")
 class Deferred:
-    """An op that is compiled when its operands are there: their values, or their ranks, decide what it is."""
+    """An op compiled at run time, when its operands are known: it depends on their values or ranks."""
 
 
 @op("host", region=True, tags=_DECLARED, own_attributes="routine=text writes=int n_results=int? *")
 class Host:
-    """A routine of the runtime that is not a kernel."""
+    """A runtime routine that is not a kernel."""
 
 
 ALL: tuple[OpSpec, ...] = (

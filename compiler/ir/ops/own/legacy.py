@@ -30,7 +30,7 @@ class PerChannel:
 
     def body(t, x, like, *, a):
         each = equal_part(like.shape[1], a.num_groups, "`GroupNormalization`: channels are split in groups")
-        if x.shape[0] == 1:  # of all groups, as onnxruntime takes it
+        if x.shape[0] == 1:  # of all groups, as in onnxruntime
             return t.map([like.shape[1]], lambda i: x[wrap(0)], name="per_channel")
         equal_shapes(x.shape, (a.num_groups,), "the scale or bias of `GroupNormalization`")
         return t.map([like.shape[1]], lambda i: x[i // wrap(each)], name="per_channel")
@@ -50,7 +50,7 @@ class Tile:
 
 
 def _flat(name: str) -> OpSpec:
-    """Softmax and its like on a matrix of rows: axes before `axis`, and the rest (opset < 13)."""
+    """Softmax and similar on a matrix of rows: axes before `axis`, and the rest (opset < 13)."""
 
     def composite(b, x: Value, *, a):
         rank = x.tensor.rank
@@ -68,7 +68,7 @@ def _flat(name: str) -> OpSpec:
 class BatchNormalization:
     """BatchNormalization of opset < 14, with five results in training.
 
-    After those of today come the mean of the data, and one over the root of their variance, as onnxruntime has it. With
+    Today's results are followed by the mean of the data, and the inverse root of its variance, as in onnxruntime. With
     `spatial` 0 (opset < 9) each element of a row has its own scale, bias, mean and variance.
     """
 

@@ -29,7 +29,7 @@ class Fma:
 
 @op("saturate", own_attributes="to=dtype")
 class Saturate:
-    """The integers of type `to` nearest to `x`, halves to even, plus `zero`; finite values beyond its range saturate."""
+    """The integers of type `to` nearest to `x`, ties to even, plus `zero`; finite values outside its range saturate."""
 
     def body(t, x, zero=None, *, a):
         shape = x.shape if zero is None else broadcast_shapes(x.shape, zero.shape, op="saturate")
@@ -41,25 +41,25 @@ class Saturate:
 
 
 def _bytes(t: Builder, x: Tensor) -> Tensor:
-    """The codes as u8: signed ones 128 higher, which is how processors multiply bytes; bf16 as they are."""
+    """The codes as u8: signed ones plus 128, for the processor's byte products; bf16 unchanged."""
     return x if x.dtype in (U8, BF16) else t.map(x.shape, lambda *i: cast(U8, cast(I32, x[i]) + 128), name="shifted")
 
 
 def _wide(t: Builder, x: Tensor, some: int) -> Tensor:
-    """Codes of which two are in a lane are 16 bits wide, which is how processors without VNNI multiply them.
+    """Codes in pairs per lane are widened to 16 bits, for processors without VNNI.
 
-    Fours as they are.
+    In fours they are unchanged.
     """
     return x if x.dtype == BF16 or some == 4 else t.map(x.shape, lambda *i: cast(I16, x[i]), name="wide")
 
 
 def _point(zero: Tensor) -> Expr:
-    """A zero point of a tensor as i32."""
+    """A tensor's zero point as i32."""
     return cast(I32, zero[(0,) * zero.rank])
 
 
 def _sums_in(w: Tensor) -> DType:
-    """The type in which products of a weight are added up."""
+    """The type in which products of a weight are summed."""
     return F32 if w.dtype == BF16 else I32
 
 
@@ -73,11 +73,12 @@ def _sums_in(w: Tensor) -> DType:
 class ConvDot:
     """An integer convolution with i32 sums, plus the correction `total` of each filter for zero points.
 
-    The weight of a convolution of one group is `[O, C/4, 4, k...]`, in fours that one instruction multiplies, or in twos
-    for processors that multiply integers of 16 bits, which the codes become; that of others is `[O, C/group, k...]`. `kernel_shape` is given, and `zero` is what is added as a border. Of bf16 the weight is
-    `[O, C/2, 2, k...]`, the sums are f32, and there is no `total`.
+    The weight of a convolution with one group is `[O, C/4, 4, k...]`, in fours that one instruction multiplies, or in
+    pairs for processors that multiply 16-bit integers, to which codes are widened; with more groups it is `[O, C/group,
+    k...]`. `kernel_shape` is given, and `zero` is the border value. For bf16 the weight is `[O, C/2, 2, k...]`, the
+    sums are f32, and there is no `total`.
 
-    Where only a run knows the zero point of `x`, it is an operand, and `total` has the sums of the filters.
+    If the zero point of `x` is known only at run time, it is an operand, and `total` has the sums of the filters.
     """
 
     def weight(x, w, *_, a, lanes):
@@ -148,9 +149,9 @@ class MatmulDot:
 
     The weight is `[K/4, 4, N]`, or in pairs `[K/2, 2, N]`; `total` has the sums of its columns.
 
-    The weight is `[K/4, 4, N]`, or in twos `[K/2, 2, N]`; `total` has the sums of its columns.
+    The weight is `[K/4, 4, N]`, or in pairs `[K/2, 2, N]`; `total` has the sums of its columns.
 
-    Of bf16 the weight is `[K/2, 2, N]`, the sums are f32, and there are neither `total` nor `zero`.
+    For bf16 the weight is `[K/2, 2, N]`, the sums are f32, and there are neither `total` nor `zero`.
     """
 
     def weight(x, w, *_, a, lanes):
@@ -181,7 +182,7 @@ class MatmulDot:
 
 
 def _in_panels(t: Builder, y: Tensor, panel: int, some: int) -> Tensor:
-    """`[.., K, N]` as signed bytes, `[.., N/panel, K/4, panel, 4]`, filled up with zeros; or twos of 16 bits."""
+    """`[.., K, N]` as signed bytes, `[.., N/panel, K/4, panel, 4]`, zero-padded; or pairs of 16 bits."""
     *batch, depth, columns = y.shape
     dtype = I8 if some == 4 else I16
 
@@ -200,9 +201,10 @@ def _in_panels(t: Builder, y: Tensor, panel: int, some: int) -> Tensor:
 class ActivationsDot:
     """An integer product `(x - x_zero) @ (y - y_zero)` of two activations, with i32 sums.
 
-    `x : [.., M, K]` and `y : [.., K, N]` have equal axes before those.
+    `x : [.., M, K]` and `y : [.., K, N]` have equal leading axes.
 
-    `y` is laid in panels of `panel` columns, signed, when it is known, `some` in a lane: four, or two of 16 bits. Zero points are operands, or `left` and `right`.
+    `y`, once known, is packed in panels of `panel` columns, signed, `some` per lane: four, or two of 16 bits. Zero
+    points are operands, or `left` and `right`.
     """
 
     operands = ("x", "y", "x_zero", "y_zero")

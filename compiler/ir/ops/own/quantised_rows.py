@@ -1,4 +1,4 @@
-"""Internal ops on rows that are quantised at run time, as DynamicQuantizeLinear does."""
+"""Internal ops on rows quantised at run time, as in DynamicQuantizeLinear."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -7,12 +7,12 @@ from occ.compiler.ir.dtype import F32, I8, I64, U8
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.te.expr import call, cast, maximum, where
 
-_LEAST_RANGE = 1e-30  # of a row: smaller ones, of equal elements as a rule, are in fewer steps
+_LEAST_RANGE = 1e-30  # minimum range of a row: smaller ones, usually of equal elements, use fewer steps
 
 
 @op("code_table", own_attributes="")
 class CodeTable:
-    """Looks up the codes of `x` in `table : [256]`, which begins at least code."""
+    """Looks up the codes of `x` in `table : [256]`, which starts at the lowest code."""
 
     operands = ("table", "x")
 
@@ -23,7 +23,7 @@ class CodeTable:
 
 @op("row_range", reads="last", own_attributes="")
 class RowRange:
-    """The least and the greatest element of each row, `[.., K]` --> `[.., 2]`; NaN where a row has one."""
+    """The minimum and maximum of each row, `[.., K]` --> `[.., 2]`; NaN if a row contains one."""
 
     def body(t, x, *, a):
         rows, depth = x.shape[:-1], x.shape[-1]
@@ -33,7 +33,7 @@ class RowRange:
 
 @op("row_codes", reads="last", own_attributes="")
 class RowCodes:
-    """Quantises each row to u8, in 255 steps from its least to its greatest element.
+    """Quantises each row to u8, in 255 steps from its minimum to its maximum.
 
     `between` is their `row_range`.
     """
@@ -50,7 +50,7 @@ class RowCodes:
 class FromRowCodes:
     """Dequantises products of `row_codes` and a weight's codes.
 
-    `scale` and `total` have an element for each column: what a code of it stands for, and what its codes add up to times that.
+    `scale` and `total` have an element per column: the value of one code, and the sum of its codes times that.
     """
 
     def body(t, sums, between, scale, total, *, a):

@@ -1,4 +1,4 @@
-"""Sequences of equal shapes as one tensor, with a new first axis."""
+"""Sequences of equally shaped elements as one tensor, with a new first axis."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -15,7 +15,7 @@ JOINED, LAID = "concat_stacked", "end_to_end"
 class EndToEnd:
     """Concatenates stacked elements along one of their axes: `[n, .., d, ..]` --> `[.., n*d, ..]`.
 
-    There may be none.
+    There may be no elements.
     """
 
     operands = ("x",)
@@ -30,7 +30,7 @@ class EndToEnd:
 
 @op(JOINED, own_attributes="axis=int new_axis=int")
 class ConcatStacked:
-    """ConcatFromSequence of stacked elements; there must be one at least."""
+    """ConcatFromSequence of stacked elements; there must be at least one."""
 
     operands = ("x",)
 

@@ -1,7 +1,7 @@
 """Products of matrices by one level of Strassen's method: 7 products of quarters instead of 8.
 
-Strassen, "Gaussian elimination is not optimal" (1969). Its bound of the error is the smallest of the methods with 7
-products; Winograd's variant saves 3 of 18 sums, and of those one in each operand that is not constant.
+Strassen, "Gaussian elimination is not optimal" (1969). It has the smallest error bound among methods with 7 products;
+Winograd's variant saves 3 of 18 sums, one of them in each non-constant operand.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -58,8 +58,8 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
 class Strassen:
     """`x @ w` for `x : f32[.., M, K]` and `u`, the `quarters_of_weight` of `w : f32[K, N]` for `width`.
 
-    The halves of the rows alternate, `rows` at a time, as those of the columns do: so a block of rows by a panel of columns
-    has all quarters of a product of its own. Rows that the last block lacks are read as the last row, and not kept.
+    The halves of the rows alternate, `rows` at a time, like those of the columns: so a block of rows and a panel of
+    columns contain all quarters of a product. Rows missing from the last block repeat the last row, and are discarded.
     """
 
     operands = ("x", "u")

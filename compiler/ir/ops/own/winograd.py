@@ -4,7 +4,7 @@ Tiles of the input have six positions along an axis, so three taps make four out
 tap nothing is transformed. With tiles of four positions, F(2x2, 3x3), weights are less than half as large.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015), with other points: the transforms come from
-polynomial interpolation at 0, +-1/sqrt(2), +-sqrt(2) and infinity. With these an error of f32 stays near that of direct
+polynomial interpolation at 0, +-1/sqrt(2), +-sqrt(2) and infinity. The f32 error then stays close to that of direct
 convolution; the usual points 0, +-1, +-2 lose four times as much.
 """
 
@@ -25,8 +25,8 @@ from occ.compiler.ir.te.expr import Expr, equal, literal, where
 from occ.compiler.ir.te.roles import WINOGRAD
 
 SIZE, SMALL = 6, 4  # sides of the input tile, and numbers of points
-_COLUMNS = 2048  # of a product: they stay in cache, and BLAS leaves them to one thread (two take eight times as long)
-# By the side of a tile, and infinity; pairs +-p share half of their work.
+_COLUMNS = 2048  # of a product: they stay in cache, and BLAS uses one thread for them (two take eight times as long)
+# By the side of a tile, then infinity; pairs +-p share half of their work.
 POINTS = {SIZE: (0.0, sqrt(0.5), -sqrt(0.5), sqrt(2.0), -sqrt(2.0)), SMALL: (0.0, 1.0, -1.0)}
 
 
@@ -41,7 +41,7 @@ def outputs_of(taps: int, size: int = SIZE) -> int:
 
 
 def size_of(kernel_shape: Sequence[int], points: int) -> int:
-    """The side of the tiles of a transformed weight with so many points."""
+    """The tile side of a transformed weight with this many points."""
     return next(size for size in POINTS if prod(points_of(k, size) for k in kernel_shape) == points)
 
 
@@ -49,7 +49,7 @@ def size_of(kernel_shape: Sequence[int], points: int) -> int:
 def input_rows(size: int = SIZE) -> np.ndarray:
     """B^T, f64[6, 6]: row k has the coefficients of the product of (x - p) over the other points.
 
-    Made once for each size, and not to be written to.
+    Cached by size; do not modify.
     """
     rows = np.zeros((size, size))
     for k in range(size):
@@ -61,7 +61,7 @@ def input_rows(size: int = SIZE) -> np.ndarray:
 
 
 def output_rows(taps: int, size: int = SIZE) -> np.ndarray:
-    """A^T, f64[4, 6] for three taps: powers of the points; infinity reaches the last row alone."""
+    """A^T, f64[4, 6] for three taps: powers of the points; infinity only affects the last row."""
     tile = outputs_of(taps, size)
     rows = np.zeros((tile, size))
     for i in range(tile):
@@ -112,7 +112,7 @@ def _input_row(k: int, d: Sequence[Expr]) -> Expr:
         return d[0]
     rows = input_rows(len(d))
     if k in (0, len(d) - 1):
-        return _sum(rows[k], d, k % 2)  # the other parity is zero: these polynomials are even and odd
+        return _sum(rows[k], d, k % 2)  # the other parity is zero: these polynomials are even or odd
     even, odd = (_sum(rows[k - (k + 1) % 2], d, parity) for parity in (0, 1))
     return even + odd if k % 2 else even - odd
 
@@ -142,7 +142,7 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
     "winograd", tags=("contraction",), reads="channels", writes="channels", own_attributes="kernel_shape=ints pads=ints"
 )
 class Winograd:
-    """A convolution of stride 1 with one, three or five taps along both axes, whose weight is `transformed_weight`.
+    """A convolution of stride 1 with one, three or five taps along both axes, with a `transformed_weight`.
 
     `kernel_shape` and `pads` are as in Conv.
     """
@@ -158,12 +158,12 @@ class Winograd:
         (high, wide), (tall, broad) = (tuple(of(k, size) for k in a.kernel_shape) for of in (points_of, outputs_of))
         rows, columns = h + top + bottom - beyond[0], w + left + right - beyond[1]
         down, across = ceildiv(rows, tall), ceildiv(columns, broad)
-        # The border reaches to the end of the last tile, whose outputs beyond the result are not kept.
+        # The border reaches to the end of the last tile, whose outputs past the result are discarded.
         sizes = ((tall * down, beyond[0], h, top), (broad * across, beyond[1], w, left))
         ends = [outputs + more - size - begin for outputs, more, size, begin in sizes]
         padded = t.pad(x, (0, 0, top, left), (0, 0, *ends), literal(0, x.dtype))
 
-        # The tiles of an image are numbered along its rows: whatever its size, they fill tiles of the products.
+        # The tiles of an image are numbered row by row: for any size, they fill tiles of the products.
         tiles = down * across
 
         def columns_in(i, t_, e, j, k):
