@@ -15,7 +15,7 @@ MOST = {
     "files over 300 lines": 45,
     "functions over 40 lines": 46,
     "functions of more than 7 parameters": 73,
-    "lines over 120 columns": 750,
+    "lines over 120 columns": 718,
     "statements that the formatter skips": 342,
 }
 

@@ -9,14 +9,14 @@ from occ.compiler.ir.op import FuncRef, Op, Region, captured_values
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 
-_HEAD = {"Loop": 2}  # operands that are there before the variadic ones, absent or not
+_HEAD = {"Loop": 2}  # operands before the variadic ones, absent or not
 
 
 def outline(m: Module, op: Op, regions: Mapping[str, Region]) -> None:
-    """Give an op functions instead of its sub-graphs: `If(%c) do () {...}` --> `If(%c, %x) {then_branch=@f, ...}`.
+    """Replace an op's sub-graphs by functions: `If(%c) do () {...}` --> `If(%c, %x) {then_branch=@f, ...}`.
 
     Args:
-        m: gets the functions.
+        m: the module that the functions are added to.
         op: an op without captures yet.
         regions: sub-graphs by the attribute that holds them.
     """
@@ -40,9 +40,9 @@ def outline_batches(m: Module, op: Op, body: Region) -> None:
     """Rewrite a Scan of opset 8 as a Scan over the batch whose body scans the steps.
 
     Args:
-        m: gets the functions.
-        op: its operands are initial states and sequences, all with the batch before their other axes.
-        body: what is done in one step, for one element of the batch.
+        m: the module that the functions are added to.
+        op: its operands are initial states and sequences, all with the batch axis first.
+        body: one step, for one element of the batch.
     """
     batch = Region()
     args = [batch.add_arg(None, f"of_batch_{k}") for k in range(len(op.operands))]

@@ -35,7 +35,7 @@ from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 
-LARGEST_DENSE = 16  # elements of a weight that is printed in place
+LARGEST_DENSE = 16  # elements of a weight that is printed inline
 _ALIGN = 64
 _BARE = re.compile(r"[\w.\/-]+")
 _LEVEL = {
@@ -54,7 +54,7 @@ def quote(text: str) -> str:
 
 
 def sigil(mark: str, name: str) -> str:
-    """A value or symbol name, quoted where it is not a plain word."""
+    """A value or symbol name, quoted if it is not a plain word."""
     return mark + (name if name.isascii() and _BARE.fullmatch(name) else quote(name))
 
 
@@ -92,7 +92,7 @@ def attr_text(value: Any) -> str:
 
 
 def _shortest(value: np.floating[Any]) -> float:
-    """The number of fewest digits that is `value` again when it is rounded to the same type."""
+    """The shortest decimal that rounds to `value` in the same type."""
     short = float(str(value))
     return short if type(value)(short) == value else float(value)
 
@@ -224,7 +224,7 @@ class _Names:
 
 
 def type_text(type_: Type | None) -> str:
-    """A type, or `?` where it is not known yet."""
+    """A type, or `?` if it is not known yet."""
     return "?" if type_ is None else str(type_)
 
 
@@ -245,13 +245,13 @@ def op_text(op: Op, names: _Names | None = None) -> str:
 
 
 def _attr_of(op: Op, name: str) -> str:
-    """An attribute of an op; those that ONNX stores as 32-bit floats in the fewest digits."""
+    """An attribute of an op; those stored as 32-bit floats in ONNX with the fewest digits."""
     value = op.attrs[name]
     return attr_text(short_floats(value) if name in op.spec.float_attrs else value)
 
 
 def short_floats(value: Any) -> Any:
-    """Numbers, or tuples of them, as those of fewest digits that 32-bit floats round to the same."""
+    """Numbers, or tuples of them, as the shortest decimals that round to the same 32-bit floats."""
     if isinstance(value, tuple):
         plain = bool(value) and set(map(type, value)) == {float}
         return _short_singles(value) if plain else tuple(map(short_floats, value))
@@ -262,7 +262,7 @@ def short_floats(value: Any) -> Any:
 
 
 def _short_singles(values: tuple[float, ...]) -> tuple[float, ...]:
-    """`short_floats` of many numbers at once."""
+    """`short_floats` for many numbers at once."""
     with np.errstate(over="ignore"):
         singles = np.asarray(values, np.float32)
         short = singles.astype(np.str_).astype(np.float64)
@@ -308,7 +308,7 @@ def func_text(func: Func, indent: str = "  ") -> str:
 
 
 def weight_offsets(m: Module) -> dict[str, int]:
-    """Where each weight that is not printed in place is in the weights file: in order, aligned to 64 bytes."""
+    """The offset of each weight in the weights file unless it is printed inline: in order, aligned to 64 bytes."""
     offsets: dict[str, int] = {}
     end = 0
     for name, w in m.weights.items():
@@ -351,9 +351,9 @@ def module_text(m: Module, weights_file: str = "", *, inline: bool = False, weig
 
     Args:
         m: the module.
-        weights_file: the file with what `weight_bytes` gives, which has the weights that are not printed in place.
-        inline: put those weights into the text, compressed.
-        weights: where their lines stand; `names` (last, without their data) and `none` are for people, and do not parse.
+        weights_file: the file with the output of `weight_bytes`, which holds the weights that are not inline.
+        inline: whether to put those weights into the text, compressed.
+        weights: where to print them; `names` (last, without their data) and `none` are for people, and do not parse.
     """
     attrs = {"stage": m.stage} | ({"target": m.target} if m.target else {})
     offsets = weight_offsets(m)

@@ -1,4 +1,4 @@
-"""The rewriter: every mutation of a module goes through it, which keeps uses and locations right."""
+"""The rewriter, through which every mutation of a module goes; it keeps uses and locations correct."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 
 OpRule = Callable[[Op, "Rewriter"], bool]
-_LIMIT = 64  # rewrites of what one op became; two rules that undo each other hit it
+_LIMIT = 64  # rewrites starting from one op; two rules that undo each other hit this limit
 
 
 class Rewriter:
@@ -25,7 +25,7 @@ class Rewriter:
     Attributes:
         module: the module.
         hits: how often each rule changed something, by rule name.
-        renamed: what sizes are now that were replaced since the start, by the names that they had then.
+        renamed: replacements of sizes since the start, by their original names.
     """
 
     def __init__(self, module: Module) -> None:
@@ -40,15 +40,15 @@ class Rewriter:
         return GraphBuilder(before.parent, before, before.loc, self.module)
 
     def replace(self, op: Op, values: Sequence[Value]) -> None:
-        """Replace the results of `op` by `values`, and erase it; names and locations move to what replaces it."""
+        """Replace the results of `op` by `values`, and erase it; its names and locations move to the replacement."""
         for old, new in zip(op.results, values, strict=True):
             self.replace_value(old, new)
         self.erase(op)
 
     def replace_value(self, old: Value, new: Value) -> None:
-        """Let everything that reads one value read another one; its name and location move along.
+        """Redirect all readers of one value to another one; its name and location move along.
 
-        Sizes that the data decide are equal where the values are: nothing defines the size of the old value any more.
+        The old value's data-dependent sizes equal the new one's: the old size symbols no longer have a definition.
         """
         assert old is not new
         if told := _renamed_extents(old, new):
@@ -66,7 +66,7 @@ class Rewriter:
         old.replace_uses(new)
 
     def erase(self, op: Op) -> None:
-        """Remove an op whose results nothing reads."""
+        """Remove an op whose results have no readers."""
         assert not any(r.uses for r in op.results), f"{op} is still read"
         assert op.parent is not None
         self._touched += [v.defining_op for v in op.inputs if v.defining_op is not None]
@@ -74,9 +74,9 @@ class Rewriter:
         op.parent.remove(op)
 
     def exchange(self, op: Op, made: Op) -> Op:
-        """Replace an op by another one that has as many results, or none that are read; returns it.
+        """Replace an op by another one with as many results, or with none that are read; returns it.
 
-        Names and locations stay: this is for passes after `fused`, where an op stands for what it stood for before.
+        Names and locations stay: this is for passes after `fused`, where an op keeps its meaning.
         """
         assert op.parent is not None
         op.parent.insert(made, op)
@@ -86,17 +86,17 @@ class Rewriter:
         return made
 
     def replace_operand(self, op: Op, k: int, value: Value | None) -> None:
-        """Let an op read something else as its k-th operand."""
+        """Replace an op's k-th operand."""
         op.set_operand(k, value)
         self._touched.append(op)
 
     def replace_operands(self, op: Op, values: Iterable[Value | None]) -> None:
-        """Let an op read something else, as many values as it likes."""
+        """Replace all operands of an op, by any number of values."""
         op.set_operands(values)
         self._touched.append(op)
 
     def map_operands(self, op: Op, values: Mapping[Value, Value | None]) -> None:
-        """Let an op read what `values` has for its operands; those that it does not have stay."""
+        """Replace the operands of an op for which `values` has an entry."""
         self.replace_operands(op, [v if v is None else values.get(v, v) for v in op.operands])
 
     def move(self, ops: Iterable[Op], region: Region, before: Op | None = None) -> None:
@@ -115,10 +115,10 @@ class Rewriter:
         changes = 0
         work = list(self.module.walk())
         work.reverse()
-        counts = Counter(dict.fromkeys(work, 0))  # changes at an op, and at those whose replacement it is
+        counts = Counter(dict.fromkeys(work, 0))  # number of changes at an op, and at the ops that replaced it
         while work:
             op = work.pop()
-            if op.parent is None or not (_has_ranks(op) or op.name == "Identity"):  # which gives whatever it takes
+            if op.parent is None or not (_has_ranks(op) or op.name == "Identity"):  # a no-op
                 continue
             for rule in rules.get(op.name, ()):
                 self._touched = []
@@ -153,13 +153,16 @@ def _finds(value: Value) -> tuple[Dim, ...]:
 
 
 def _has_ranks(op: Op) -> bool:
-    """Whether no tensor that an op reads or gives is of unknown rank; rules look at shapes."""
+    """Whether no operand or result of an op has unknown rank; rules look at shapes."""
     types = (v.type for v in (*op.inputs, *op.results))
     return all(t.shape is not None for t in types if isinstance(t, TensorType))
 
 
 def erase_dead(m: Module) -> int:
-    """Erase ops without effect whose results nothing reads; returns their number. A kernel of checks has an effect."""
+    """Erase ops without effects whose results have no readers; returns their number.
+
+    A kernel of checks has an effect.
+    """
     rw = Rewriter(m)
     erased = 0
     sizes = {func.name: {s for op in func.body.walk() for s in data_symbols(op)} for func in m.funcs.values()}
@@ -174,7 +177,7 @@ def erase_dead(m: Module) -> int:
 def _erase_dead(region: Region, rw: Rewriter, sizes: set[str]) -> int:
     """Erase dead ops of a region.
 
-    `sizes` are the data symbols that ops after them read, and grow by those of the region.
+    `sizes` are the data symbols that later ops read; those of the region are added.
     """
     erased = 0
     for op in reversed(region):
@@ -188,9 +191,9 @@ def _erase_dead(region: Region, rw: Rewriter, sizes: set[str]) -> int:
 
 
 def _unlink(op: Op) -> None:
-    """Let an op and those in its regions read nothing.
+    """Remove the operands of an op and of those in its regions.
 
-    Regions that another op has taken over stay as they are.
+    Regions that another op has taken over are left alone.
     """
     op.set_operands(())
     for region in op.regions:

@@ -29,7 +29,7 @@ from occ.compiler.ir.dim import (
 class Assumed(NamedTuple):
     """Two dims that are assumed equal without proof.
 
-    Where `spread`, either may be 1 as well, which another assumption is for.
+    With `spread`, either may also be 1, which is a separate assumption.
     """
 
     a: Dim
@@ -42,7 +42,7 @@ _assumed: ContextVar[list[Assumed] | None] = ContextVar("assumed", default=None)
 
 @contextmanager
 def collecting(into: list[Assumed]) -> Generator[None]:
-    """Collect in `into` every pair of dims that are taken as equal without proof."""
+    """Collect in `into` every pair of dims that is assumed equal without proof."""
     token = _assumed.set(into)
     try:
         yield
@@ -50,11 +50,11 @@ def collecting(into: list[Assumed]) -> Generator[None]:
         _assumed.reset(token)
 
 
-DATA_SYMBOL = "_u"  # how names of symbols begin that no input shows; dims of a model never begin so
+DATA_SYMBOL = "_u"  # prefix of symbols that no input shows; dims of a model never start with it
 
 
 def data_dim(k: int = 0) -> Dim:
-    """An extent that the data decide. Inference puts a symbol in its place, one for each `k` of an op."""
+    """A data-dependent extent. Inference replaces it by a symbol, one for each `k` of an op."""
     return symbol(f"_{k}")
 
 
@@ -64,7 +64,7 @@ def is_placeholder(d: Dim) -> bool:
 
 
 def depends_on_data(d: Dim) -> bool:
-    """Whether an extent depends on the data of a run."""
+    """Whether an extent depends on run-time data."""
     return isinstance(d, Sym) and any(s.name.startswith("_") for s in d.symbols)
 
 
@@ -74,32 +74,32 @@ def surely_different(a: Dim, b: Dim) -> bool:
 
 
 def assume_equal(a: Dim, b: Dim, *, spread: bool = False) -> None:
-    """Have the runtime check that two dims are equal."""
+    """Require at run time that two dims are equal."""
     pairs = _assumed.get()
     if pairs is not None and a != b:
         pairs.append(Assumed(a, b, spread))
 
 
 def is_collecting() -> bool:
-    """Whether somebody wants to know what is assumed of dims."""
+    """Whether assumptions about dims are being collected."""
     return _assumed.get() is not None
 
 
 def assume_at_least(size: Dim, least: Dim) -> None:
-    """Have the runtime check that a size is at least another, unless what is assumed already says so."""
+    """Require at run time that a size is at least another, unless existing assumptions imply it."""
     wanted, known = (maximum(size, least), size), [(p.a, p.b) for p in _assumed.get() or ()]
     if wanted not in known and not any(size - least in (a - b, b - a) for a, b in known):
         assume_equal(*wanted)
 
 
 def equal_dims(a: Dim, b: Dim, what: str, *, spread: bool = False) -> Dim:
-    """The dim that `a` and `b` both are.
+    """The common value of the dims `a` and `b`.
 
-    Where that is not proven, it is assumed and checked at run time. Where `spread`, one that is 1 would be broadcast:
-    whoever compiles again for that extent has another plan.
+    If they are not provably equal, that is assumed and checked at run time. With `spread`, one that is 1 would
+    broadcast: compiling again with that extent yields another plan.
 
     Raises:
-        Invalid: the dims surely differ; `what` names the operator and its rule.
+        Invalid: the dims certainly differ; `what` names the operator and its rule.
     """
     if a == b:
         return a
@@ -110,10 +110,10 @@ def equal_dims(a: Dim, b: Dim, what: str, *, spread: bool = False) -> Dim:
 
 
 def equal_shapes(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> None:
-    """Have an operand a shape; where that is not proven, it is assumed and checked at run time.
+    """Require an operand's shape; what cannot be proved is assumed and checked at run time.
 
     Raises:
-        Invalid: it surely has another; `what` names the operator and the operand.
+        Invalid: it certainly has another; `what` names the operator and the operand.
     """
     said = f"{what} has shape {show_shape(given)}, not {show_shape(wanted)}"
     if len(given) != len(wanted):
@@ -123,10 +123,10 @@ def equal_shapes(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> None
 
 
 def equal_part(size: Dim, count: Dim, what: str) -> Dim:
-    """The size of each of `count` equal parts; that nothing is left over is assumed where it is not proven.
+    """The size of each of `count` equal parts; divisibility that cannot be proved is assumed.
 
     Raises:
-        Invalid: something surely is left over; `what` names the operator and its rule.
+        Invalid: it is certainly not divisible; `what` names the operator and its rule.
     """
     found = exact_quotient(size, count)
     if found is None:
@@ -138,9 +138,9 @@ def equal_part(size: Dim, count: Dim, what: str) -> Dim:
 
 
 def _assume_one(few: Dim) -> None:
-    """Have an extent of at most 1 be 1.
+    """Require that an extent of at most 1 is 1.
 
-    `min(1, N)` is that where `N` is not 0, which is what a run says where it is; a symbol has that as its bound.
+    `min(1, N)` is 1 unless `N` is 0, which a run would report; a symbol gets 1 as its lower bound.
     """
     found = cases(few) if isinstance(few, Sym) else None
     whole = [d for d in found[1] if d != 1] if found is not None and 1 in found[1] else []
@@ -153,7 +153,7 @@ def _assume_one(few: Dim) -> None:
 def broadcast_dims(a: Dim, b: Dim, what: str) -> Dim:
     """The extent of two broadcast axes.
 
-    Two unlike symbols are assumed equal, a symbol next to a constant likewise; an extent of at most 1, as that of the
+    Two different symbols are assumed equal, and so are a symbol and a constant; an extent of at most 1, such as the
     last of `N` elements, is assumed to be 1.
     """
     if a == 1:
@@ -173,7 +173,7 @@ def broadcast_shapes(*shapes: Sequence[Dim], op: str = "the operator") -> tuple[
     """The shape of multidirectional broadcasting (ONNX Broadcasting, which is numpy's).
 
     Raises:
-        Invalid: the shapes do not broadcast; Unresolved: the data decide whether an extent is 1.
+        Invalid: the shapes do not broadcast; Unresolved: whether an extent is 1 depends on data.
     """
     unlike = list(dict.fromkeys(map(tuple, shapes)))
     rank = max(map(len, unlike), default=0)
@@ -186,12 +186,12 @@ def broadcast_shapes(*shapes: Sequence[Dim], op: str = "the operator") -> tuple[
 
 
 def broadcasts_to(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> None:
-    """Have an operand a shape that broadcasts to another one.
+    """Require that an operand's shape broadcasts to another one.
 
-    Where that is not proven, it is assumed and checked at run time.
+    What cannot be proved is assumed and checked at run time.
 
     Raises:
-        Invalid: it surely does not; `what` says so.
+        Invalid: it certainly does not; `what` describes it.
     """
     if len(given) > len(wanted):
         raise Invalid(what)
@@ -201,9 +201,9 @@ def broadcasts_to(given: Sequence[Dim], wanted: Sequence[Dim], what: str) -> Non
 
 
 def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -> tuple[Dim, ...]:
-    """The shape that Reshape gives: 0 copies a dim unless `allowzero`, one -1 takes what is left.
+    """The result shape of Reshape: 0 copies a dim unless `allowzero`, one -1 takes the remaining elements.
 
-    A symbolic extent is taken as it is, and the runtime refuses sizes for which it would be a 0 that copies another extent.
+    A symbolic extent is used as it is; the runtime rejects sizes for which it would be a 0 that copies another extent.
 
     Raises:
         Invalid: the element counts differ, or the request is contradictory.
@@ -247,7 +247,7 @@ def _copies_nothing(d: Dim, copied: Dim) -> None:
     if d == -1 or is_positive(d):
         return
     parts = terms_of(d)
-    root = monomial(*((atom, 1) for atom, _ in parts[0][0])) if len(parts) == 1 else d  # it is 0 where `d` is
+    root = monomial(*((atom, 1) for atom, _ in parts[0][0])) if len(parts) == 1 else d  # it is 0 if `d` is
     if copied != 0 and exact_quotient(copied, root) is None:
         assume_equal(maximum(d, minimum(1, copied)), d)
 

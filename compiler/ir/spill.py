@@ -12,15 +12,15 @@ import numpy as np
 
 from occ.runtime.mapped import mapped_file
 
-_LEAST = 1 << 20  # bytes of an array that is worth it
-_SEGMENT = 1 << 28  # bytes of a file, which takes space on the disk only as far as it is written
+_LEAST = 1 << 20  # minimum bytes of an array
+_SEGMENT = 1 << 28  # bytes of a file, which only takes the disk space that is written
 
 
 class SpillFile:
     """The temporary files of one module.
 
-    They have no name, and are removed with the last array in them. Room that an array leaves is used again: memory
-    that was never touched costs more than all else here.
+    They are unnamed, and are removed with the last array in them. Freed space is reused: touching new memory costs more
+    than everything else here.
     """
 
     def __init__(self) -> None:
@@ -29,7 +29,7 @@ class SpillFile:
     def keep(self, data: np.ndarray) -> np.ndarray:
         """An array in a temporary file, read-only.
 
-        Itself if it is small, in a file already, or the disk is full.
+        The array itself if it is small, in a file already, or the disk is full.
         """
         if data.nbytes < _LEAST or mapped_file(data) is not None or data.dtype.hasobject:
             return data
@@ -55,10 +55,10 @@ class _Segment:
             self._map = mmap.mmap(f.fileno(), size, access=mmap.ACCESS_READ)
             self._file = os.dup(f.fileno())
         weakref.finalize(self, os.close, self._file)
-        self._free = [(0, size)]  # (start, end) of the room, in order
+        self._free = [(0, size)]  # (start, end) of free space, in order
 
     def take(self, size: int) -> int | None:
-        """Where room of a size begins: what was used before comes first."""
+        """The start of free space of a given size: reused space comes first."""
         for k, (start, end) in enumerate(self._free):
             if end - start >= size:
                 self._free[k : k + 1] = [(start + size, end)] if end - start > size else []
@@ -66,7 +66,7 @@ class _Segment:
         return None
 
     def write(self, data: np.ndarray, start: int, size: int) -> np.ndarray:
-        """The array as it is in the file; its room is free again when nothing looks into it any more."""
+        """The array as stored in the file; its space is free again once nothing references it."""
         left = data.reshape(-1).view(np.uint8).data
         while left:
             left = left[os.pwrite(self._file, left, start + data.nbytes - len(left)) :]

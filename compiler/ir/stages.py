@@ -24,8 +24,8 @@ class Stage:
 
     Attributes:
         name: as in `--stage NAME`.
-        doc: what holds of a module here.
-        extra: what is checked beyond well-formedness.
+        doc: invariants of a module at this stage.
+        extra: checks beyond well-formedness.
         typed: whether every value has a type.
     """
 

@@ -1,8 +1,8 @@
 """Tree ensembles of ai.onnx.ml, and their array form for kernels (`ops/own/forest.py`).
 
-Files compare in seven ways and say of each node where missing values go. Here all that becomes `x <= split`, to the left,
-or not: `x < s` is `x <= s'` of the number before `s`, `x > s` is `x <= s` with its sides exchanged, equality is two nodes and
-membership a search among them. So one loop computes all files, exactly as they compare.
+Files compare in seven ways and state for each node where missing values go. Here everything becomes `x <= split`, to
+the left, or not: `x < s` is `x <= s'` with the number before `s`, `x > s` is `x <= s` with its sides swapped, equality
+takes two nodes and membership a search among them. So one loop evaluates all files, exactly as they compare.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ Array = np.ndarray
 
 MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ", "BRANCH_MEMBER", "LEAF")
 LEQ, LT, GTE, GT, EQ, NEQ, MEMBER, LEAF = range(8)
-# What a leaf has for targets that it says nothing of.
+# The value of a leaf for targets without an entry.
 NONE = {"SUM": 0.0, "AVERAGE": 0.0, "MIN": np.inf, "MAX": -np.inf}
 
 
@@ -29,11 +29,11 @@ class Trees:
     Attributes:
         mode: index into `MODES` of each node.
         feature, split: what a node compares.
-        yes, no: nodes that follow; anything for leaves.
-        nan_is_yes: whether a missing value follows `yes` in any case.
+        yes, no: child nodes; arbitrary for leaves.
+        nan_is_yes: whether a missing value goes to `yes` in any case.
         roots: a node of each tree.
-        leaf, target, weight: what leaves give, an element for each pair of leaf and target.
-        members: sets of the nodes that ask for membership.
+        leaf, target, weight: leaf values, with an element for each pair of leaf and target.
+        members: sets of the membership nodes.
     """
 
     mode: Array
@@ -51,13 +51,13 @@ class Trees:
 
 @dataclass(frozen=True)
 class Packed:
-    """Trees as the op `forest` takes them; see there.
+    """Trees in the form that the op `forest` takes; see there.
 
     Attributes:
-        depth: steps from a root to the farthest leaf.
-        trees, groups: how many trees each of the groups has.
-        missing: whether features are numbered in twos, for missing values that go to the left.
-        columns: the target of each column of the result; there is nothing for the others.
+        depth: steps from a root to the deepest leaf.
+        trees, groups: number of trees per group, and number of groups.
+        missing: whether features are numbered in pairs, for missing values that go left.
+        columns: the target of each result column; other targets have none.
     """
 
     features: Array
@@ -75,7 +75,7 @@ class Packed:
 class _Nodes:
     """Tree nodes that branch left on `<= split`, and right otherwise.
 
-    NaN goes right; left where `nan_left`.
+    NaN goes right; left if `nan_left`.
     """
 
     feature: Array
@@ -86,7 +86,7 @@ class _Nodes:
     inner: Array
 
     def add(self, feature: int, split: float, left: int, right: int) -> int:
-        """One more node, of those that equality needs; returns its number."""
+        """One more node, as equality needs; returns its index."""
         self.extra.append((feature, split, left, right))
         return len(self.feature) + len(self.extra) - 1
 
@@ -108,12 +108,12 @@ def pack(t: Trees, dtype: np.dtype, targets: int, how: str) -> Packed:
 
     Args:
         t: the trees.
-        dtype: of what is compared, and of the weights.
-        targets: how many there are.
+        dtype: of the compared values, and of the weights.
+        targets: their number.
         how: `SUM`, `AVERAGE`, `MIN` or `MAX`.
 
     Raises:
-        Invalid: a tree goes in circles, or a leaf gives to a target that is not there.
+        Invalid: a tree is cyclic, or a leaf contributes to a target that does not exist.
     """
     if t.target.size and not 0 <= t.target.min() <= t.target.max() < targets:
         raise Invalid(f"a leaf gives to target {t.target.max()} of {targets}", code="OCC0107")
@@ -140,14 +140,14 @@ def _filled(x: Array, count: int) -> Array:
 
 
 def _before(x: Array) -> Array:
-    """The greatest f64 below; NaN, which nothing is below or equal to, for -inf."""
+    """The next lower f64; NaN, which nothing is below or equal to, for -inf."""
     return np.where(np.isneginf(x), np.nan, np.nextafter(x, -np.inf))
 
 
 def _below(x: Array, dtype: np.dtype) -> Array:
-    """The greatest number of a type that is not above another one.
+    """The largest number of a type that is not above another one.
 
-    Rows of that type are below or equal to both, or to none.
+    Rows of that type are below or equal to both, or to neither.
     """
     with np.errstate(over="ignore"):
         near = x.astype(dtype)
@@ -171,7 +171,7 @@ def _uniform(t: Trees) -> _Nodes:
 
 
 def _spell_out(nodes: _Nodes, t: Trees, k: int) -> None:
-    """Replace node `k` by nodes for equality, membership, and comparisons that no number passes."""
+    """Replace node `k` by nodes for equality, membership, and comparisons that no number satisfies."""
     f, yes, no, mode = int(t.feature[k]), int(t.yes[k]), int(t.no[k]), int(t.mode[k])
     nan_goes = yes if t.nan_is_yes[k] or mode == NEQ else no
     yes, no = (no, yes) if mode == NEQ else (yes, no)
@@ -180,7 +180,7 @@ def _spell_out(nodes: _Nodes, t: Trees, k: int) -> None:
     elif mode in (EQ, NEQ):
         wanted = np.unique(np.float64(t.split[k]))
     else:
-        wanted = np.empty(0)  # a comparison with NaN, or with -inf: below it there is nothing
+        wanted = np.empty(0)  # a comparison with NaN, or with -inf: nothing is below it
         if mode == GTE and not np.isnan(t.split[k]):
             no = yes  # all numbers are -inf or more
     wanted = wanted[~np.isnan(wanted)]
@@ -190,7 +190,7 @@ def _spell_out(nodes: _Nodes, t: Trees, k: int) -> None:
 
 
 def _search(nodes: _Nodes, f: int, wanted: Array, yes: int, no: int) -> int:
-    """A node that leads numbers which are among the sorted ones to `yes`, and others to `no`."""
+    """A node that leads numbers in the sorted list to `yes`, and others to `no`."""
     if not len(wanted):
         return no
     if len(wanted) == 1:
@@ -203,10 +203,10 @@ def _search(nodes: _Nodes, f: int, wanted: Array, yes: int, no: int) -> int:
 
 
 def _height(nodes: _Nodes, roots: Array) -> int:
-    """Steps from a root to the farthest leaf.
+    """Steps from a root to the deepest leaf.
 
     Raises:
-        Invalid: a tree goes in circles.
+        Invalid: a tree is cyclic.
     """
     height = np.zeros(len(nodes.feature), np.int64)
     at = np.flatnonzero(nodes.inner)
@@ -220,9 +220,9 @@ def _height(nodes: _Nodes, roots: Array) -> int:
 
 
 def _grouped(nodes: _Nodes, t: Trees, targets: int) -> tuple[Array, tuple[int, ...], int]:
-    """Roots in groups [groups, trees], -1 where a group has less; the targets of the columns; columns of a leaf.
+    """Roots in groups [groups, trees], -1 if a group has fewer; the targets of the columns; columns of a leaf.
 
-    Where each tree gives to one target, the trees of a target are a group, and a leaf has one weight.
+    If each tree contributes to one target, a target's trees form a group, and a leaf has one weight.
     """
     used = tuple(np.unique(t.target).tolist())
     owner = _owners(nodes, t)
@@ -236,9 +236,9 @@ def _grouped(nodes: _Nodes, t: Trees, targets: int) -> tuple[Array, tuple[int, .
 
 
 def _owners(nodes: _Nodes, t: Trees) -> Array | None:
-    """The one target that each tree gives to.
+    """The single target of each tree.
 
-    None if a tree gives to several, or two trees have nodes in common.
+    None if a tree contributes to several, or two trees share nodes.
     """
     tree = np.full(len(nodes.feature), -1)
     here, of = t.roots, np.arange(len(t.roots))
@@ -257,12 +257,12 @@ def _owners(nodes: _Nodes, t: Trees) -> Array | None:
 
 
 def _laid(nodes: _Nodes, roots: Array) -> tuple[Array, Array]:
-    """Nodes in pairs, level by level: which node is in each slot, and its left child's slot.
+    """Nodes in pairs, level by level: the node in each slot, and its left child's slot.
 
-    A node that several lead to is in several slots; node `len(nodes)` is a leaf without a value.
+    A node with several parents is in several slots; node `len(nodes)` is a leaf without a value.
     """
     inner = np.append(nodes.inner, False)
-    pair = np.full(len(inner), -1, np.int64)  # where the nodes that follow a node are
+    pair = np.full(len(inner), -1, np.int64)  # slot of the children of each node
     levels, count, here = [roots], len(roots), roots
     while len(here):
         new = np.unique(here[inner[here]])
@@ -276,7 +276,7 @@ def _laid(nodes: _Nodes, roots: Array) -> tuple[Array, Array]:
 
 
 def _table(t: Trees, count: int, columns: Sequence[int], targets: int, dtype: np.dtype, how: str) -> Array:
-    """Leaf weights of each node [count + 1, columns]: one column, or one for each target."""
+    """Leaf weights of each node [count + 1, columns]: one column, or one per target."""
     place = np.zeros(targets, np.int64)
     place[list(columns)] = np.arange(len(columns))
     table = np.full((count + 1, max(len(columns), 1)), NONE[how], dtype)

@@ -17,7 +17,7 @@ class TensorType:
     Attributes:
         dtype: element type.
         shape: logical extents, or None while the rank is unknown.
-        layout: how the elements are in memory; ROW until the `layout` stage.
+        layout: the memory layout; ROW until the `layout` stage.
     """
 
     dtype: DType
@@ -64,14 +64,14 @@ class TensorType:
 
     @property
     def nbytes(self) -> Dim:
-        """Bytes in a buffer of the runtime that holds nothing else."""
+        """Bytes in a runtime buffer that holds nothing else."""
         return product(self.physical) * self.dtype.itemsize
 
     def with_shape(self, shape: tuple[Dim, ...]) -> TensorType:
         return replace(self, shape=shape)
 
     def substituted(self, values: Mapping[str, Dim]) -> TensorType:
-        """The type with other dims instead of symbols, by name."""
+        """The type with symbols replaced by other dims, by name."""
         if self.shape is None or not values:
             return self
         return self.with_shape(tuple(substitute(d, values) for d in self.shape))
@@ -96,14 +96,14 @@ class SequenceType:
 
 @dataclass(frozen=True)
 class EmptySequenceType(SequenceType):
-    """A sequence that surely has no elements yet: it takes the type of the first that is inserted."""
+    """A certainly empty sequence: it adopts the type of the first value inserted."""
 
     __str__ = SequenceType.__str__
 
 
 @dataclass(frozen=True)
 class OptionalType:
-    """A value of a type, or none."""
+    """An optional value of a type."""
 
     elem: Type
 
@@ -115,7 +115,7 @@ class OptionalType:
 class MapType:
     """A map from numbers or strings to values of one type (ai.onnx.ml).
 
-    A value is a scalar where it is a tensor.
+    Tensor values are scalars.
     """
 
     key: DType

@@ -21,7 +21,7 @@ class Value:
     """An SSA value: a result of an op, or an argument of a region.
 
     Attributes:
-        type: None until inference has found it.
+        type: None until inference has determined it.
         name: a hint for printing; made unique on print.
         owner: the op or the region that defines it.
         uses: the (op, operand index) pairs that read it, in order of creation.
@@ -45,11 +45,11 @@ class Value:
         return list(dict.fromkeys(op for op, _ in self.uses))
 
     def replace_uses(self, new: Value, outside: Iterable[Op] = ()) -> None:
-        """Let what reads this value read another one; names and locations stay, see `Rewriter.replace_value`.
+        """Redirect the readers of this value to another one; names and locations stay, see `Rewriter.replace_value`.
 
         Args:
-            new: what is read from now on.
-            outside: ops that go on reading this value.
+            new: the value to read instead.
+            outside: ops that keep reading this value.
         """
         staying = set(outside)
         for user, k in list(self.uses):

@@ -1,6 +1,6 @@
 """Checks that a module is well formed.
 
-A failure is a fault of the compiler, so it names ops, not remedies.
+A failure is a bug in the compiler, so it names ops, not remedies.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def problems(m: Module, *, types: bool = True) -> Iterator[str]:
 
     Args:
         m: the module.
-        types: whether every value must have a type that inferring it again confirms (from stage `inferred` on).
+        types: whether inferring every value's type again must confirm it (from stage `inferred` on).
     """
     for func in m.funcs.values():
         yield from _region(func.body, set(), m, types=types)
@@ -64,7 +64,7 @@ def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Ite
         if op.spec.own_attributes is not None:
             yield from (f"{op_text(op)} {text}" for text in op.spec.own_attributes.problems(op.attrs))
         for inner in op.regions:
-            seen = set[Value]() if op.name == "fuse" else visible  # a kernel reads what it is given
+            seen = set[Value]() if op.name == "fuse" else visible  # a kernel reads its own parameters
             yield from _region(inner, seen, m, types=types and op.name not in ("deferred", "host"))
         if types and op.name != "yield":
             yield from _types(op)
@@ -86,7 +86,7 @@ def _captures(op: Op, m: Module) -> Iterator[str]:
 
 
 def _lacking(op: Op) -> Iterator[str]:
-    """Functions that an op does not say that it runs, and results that have less than nothing."""
+    """Functions missing from an op's attributes, and negative result sizes."""
     graphs = [a for a in op.spec.attrs.values() if a.required and a.kind == "GRAPH"]
     yield from (
         f"{op_text(op)} runs no function as `{a.name}`" for a in graphs if not isinstance(op.attrs.get(a.name), FuncRef)
@@ -98,7 +98,7 @@ def _lacking(op: Op) -> Iterator[str]:
 
 
 def _undeclared(op: Op, m: Module) -> Iterator[str]:
-    """Sizes among the types of results and the attributes that the module does not know."""
+    """Sizes in result types and attributes that the module does not define."""
     for r in op.results:
         dims = r.type.dims if isinstance(r.type, TensorType) and r.type.shape is not None else ()
         if unknown := [name for name in symbols(*dims) if name not in m.symbols]:
@@ -136,7 +136,7 @@ def _types(op: Op) -> Iterator[str]:
     try:
         inferred = infer_results(op)
     except (Unresolved, Invalid) as e:
-        # Else the op is deferred, or of a branch that does not fit and is an error only where it is taken.
+        # Otherwise the op is deferred, or in a branch that does not fit, an error only if it is taken.
         waits = isinstance(e, Unresolved) and (any(map(_is_loose, op.inputs)) or is_deferred(op))
         if not waits and not any(map(_is_loose, op.results)):
             yield f"{op_text(op)}{' is invalid' if isinstance(e, Invalid) else ''}: {e}"
@@ -152,7 +152,7 @@ def _types(op: Op) -> Iterator[str]:
 
 
 def _is_loose(value: Value) -> bool:
-    """Whether the data decide the shape of a value."""
+    """Whether the shape of a value is data-dependent."""
     return isinstance(value.type, TensorType) and (
         value.type.shape is None or any(map(depends_on_data, value.type.shape))
     )

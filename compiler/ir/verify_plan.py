@@ -21,14 +21,14 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.ir.verify_routines import host_problems, is_place
 
-STEPS = ("kernel", "host", "foreign")  # ops of the stage `lowered` that are steps of the plan
-_SIZES = (1, 2, 3, 7, 64, 1000)  # at which sizes are compared that nothing proves
-_COUNTABLE = 1 << 62  # bytes: native code counts in 64 bits
-_CALLS = 12  # of a te function with symbolic dims that are looked into
+STEPS = ("kernel", "host", "foreign")  # ops of the `lowered` stage that are steps of the plan
+_SIZES = (1, 2, 3, 7, 64, 1000)  # extents at which sizes are compared if nothing is proved
+_COUNTABLE = 1 << 62  # bytes: native code uses 64-bit counts
+_CALLS = 12  # calls of a te function with symbolic dims that are checked
 
 
 def plan_problems(m: Module) -> Iterator[str]:
-    """Accesses of a plan outside of its buffers; the module is well formed otherwise."""
+    """Accesses of a plan outside of its buffers; the module is otherwise well formed."""
     for func in m.funcs.values():
         yield from (f"in @{func.name}: {text}" for text in _Plan(m, func).problems())
 
@@ -36,11 +36,11 @@ def plan_problems(m: Module) -> Iterator[str]:
 class _Plan:
     def __init__(self, m: Module, func: Func) -> None:
         self.m, self.func = m, func
-        self.root: dict[Value, Value] = {}  # a view -> the value whose bytes it shows
+        self.root: dict[Value, Value] = {}  # a view -> the value whose bytes it shares
         self.start: dict[Value, Dim] = {}  # bytes of that before the view
         self.steps = [op for op in func.body.body if op.name in STEPS]
-        self.used: dict[Value, list[int]] = {}  # steps that use a value, by place
-        self.called: dict[tuple[str, tuple[Dim, ...]], str] = {}  # what is wrong with calls of a te function with dims
+        self.used: dict[Value, list[int]] = {}  # steps that use a value, by position
+        self.called: dict[tuple[str, tuple[Dim, ...]], str] = {}  # errors of calls of a te function with dims
 
     def problems(self) -> Iterator[str]:
         for op in self.func.body.body:
@@ -98,7 +98,7 @@ class _Plan:
     def _kernel(self, op: Op) -> Iterator[str]:
         f = self.m.te.get(op.attrs.get("te", ""))
         if f is None:
-            return  # the stage says so
+            return  # the stage guarantees it
         dims = op.attrs.get("dims", ())
         formal = (*f.params, *f.results)
         if len(dims) != len(f.dims) or len(op.operands) != len(formal) or op.attrs.get("writes") != len(f.results):
@@ -114,20 +114,20 @@ class _Plan:
                 yield f"has %{value.name} for {p.name} : {taken} of te @{f.name}, which is {value.type.dtype}"
             elif not self._fits(value, taken):
                 yield f"reaches past the end of %{value.name} : {value.type}, as {p.name} : {taken} of te @{f.name}"
-        known = all(name in f.dims for name in symbols(*sizes_of(f)))  # else the function itself is wrong
+        known = all(name in f.dims for name in symbols(*sizes_of(f)))  # otherwise the function itself is wrong
         if known and (text := self._inside(f, dims)):
             yield f"runs te @{f.name}, where {text}"
         yield from self._writes(op)
 
     def _inside(self, f: TeFunc, dims: Sequence[Dim]) -> str:
-        """How a call of a function leaves its operands, as far as samples show; empty if it does not."""
+        """An out-of-bounds access of a call, as far as samples show; empty if there is none."""
         key = f.name, tuple(dims)
         if key not in self.called:
             names = symbols(*dims)
             envs = [*self._samples([*names])] if all(n in self.m.symbols for n in names) else []
             given = [dict(zip(f.dims, (evaluate(d, env) for d in dims), strict=True)) for env in envs]
             unlike = list({str(g): g for g in given}.values())
-            # Evenly spaced ones may all have the same for one of the sizes.
+            # Evenly spaced samples may all have the same value for one of the sizes.
             few = [unlike[k] for k in sorted(Random(0).sample(range(len(unlike)), min(_CALLS, len(unlike))))]
             self.called[key] = next(filter(None, (out_of_bounds_read(f, g) for g in few)), "")
         return self.called[key]
@@ -168,7 +168,7 @@ class _Plan:
                 yield f"{op_text(a)} and {op_text(b)} have the same bytes at the same time"
 
     def _outputs(self) -> Iterator[str]:
-        """Check that an output buffer has the bytes of its result, which is first in it."""
+        """Check that an output buffer has the bytes of its result, which comes first in it."""
         claimed = [
             op
             for op in self.func.body.body
@@ -177,7 +177,7 @@ class _Plan:
         for op in claimed:
             k, memory = op.attrs["output"], op.result.type
             if not isinstance(k, int) or not 0 <= k < len(self.func.results) or not isinstance(memory, TensorType):
-                continue  # said of the alloc
+                continue  # reported at the alloc
             result = self.func.results[k]
             shown = result.type
             if self.root.get(result, result) is not op.result or self.start.get(result, 0) != 0:
@@ -188,14 +188,14 @@ class _Plan:
                 yield f"{op_text(op)} reaches past the end of output {k}, %{result.name} : {shown}"
 
     def _fits(self, value: Value, shown: TensorType) -> bool:
-        """Whether the memory of a value has all the bytes that a type shows of it."""
+        """Whether the memory of a value covers all bytes that a type accesses."""
         whole = self.root.get(value, value).type
         if not isinstance(whole, TensorType) or whole.shape is None:
             return shown.shape is None
         return self._holds(_reach(whole), self.start.get(value, 0) + _reach(shown))
 
     def _holds(self, most: Dim, least: Dim) -> bool:
-        """Whether `least <= most` at every size that the constraints of the function admit, as far as samples show."""
+        """Whether `least <= most` for all sizes that the function's constraints allow, as far as samples show."""
         gap = most - least
         if isinstance(gap, int):
             return gap >= 0
@@ -233,7 +233,7 @@ def _at(d: Dim, env: Mapping[str, int]) -> int | None:
 
 
 def _in_memory(dtype: DType) -> Any:
-    """How elements are in memory: of types that no machine computes with, codes in bytes do."""
+    """The storage of elements: types without machine arithmetic are stored as codes in bytes."""
     return U8.numpy if is_stored(dtype) else dtype.numpy
 
 

@@ -13,12 +13,12 @@ from occ.compiler.ir.op import FuncRef, Op
 from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.types import TensorType
 
-_OWN = {"if": 1, "loop": 2}  # operands that a routine of control flow has first
+_OWN = {"if": 1, "loop": 2}  # leading operands of a control-flow routine
 _COUNTED = ("captures", "num_scan_inputs")  # attributes that count operands
 
 
 def host_problems(op: Op, m: Module) -> Iterator[str]:
-    """How the operands of a step of the runtime are not those that its routine takes."""
+    """Errors in the operands of a runtime step, given what its routine expects."""
     a = op.attrs
     routine, results = a["routine"], a["writes"]
     reads = len(op.operands) - results
@@ -45,7 +45,7 @@ def host_problems(op: Op, m: Module) -> Iterator[str]:
 
 
 def _routine_problems(op: Op, operator: str, reads: int) -> Iterator[str]:
-    """Why the operator that a routine computes has no result: native code looks at shapes as its attributes say."""
+    """Why a routine's operator has no result: native code uses shapes according to its attributes."""
     meant = Op(operator, op.operands[:reads], op.attrs, [v and v.type for v in op.operands[reads:]])
     try:
         infer_results(meant)
@@ -58,7 +58,7 @@ def _routine_problems(op: Op, operator: str, reads: int) -> Iterator[str]:
 
 
 def _scan_problems(a: Mapping[str, Any], states: int) -> Iterator[str]:
-    """Lists of a scan that have another length than what they are about."""
+    """Lists of a scan with a length that does not match what they describe."""
     counts = {"input": a.get("num_scan_inputs", 0), "output": a["writes"] - states}
     for what, n in counts.items():
         for key in (f"scan_{what}_axes", f"scan_{what}_directions"):

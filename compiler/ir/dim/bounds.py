@@ -199,7 +199,7 @@ def _known_factor(mono: Monomial) -> int:
 
 
 def _factor_of_atom(atom: Atom) -> int:
-    """The known divisor of a symbol or function: if `H` is a multiple of 32, 32 for `H` and 8 for `H//4`."""
+    """The known divisor of a symbol or function: 8 for `H//4` if `H` is a multiple of 32."""
     if isinstance(atom, Symbol):
         return atom.divisible_by
     if atom.name != "floordiv" or not isinstance(atom.args[1], int) or atom.args[1] <= 0:

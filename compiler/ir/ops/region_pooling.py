@@ -106,7 +106,7 @@ def _bins(t: Builder, rois: Tensor, bins: Sequence[int], a: SimpleNamespace) -> 
 def _roi_neighbours(
     t: Builder, size: Dim, shape: Sequence[Dim], begin: Tensor, step: Tensor, samples: Callable[[Expr], Expr], k: int
 ) -> Neighbours:
-    """The two pixels around each sample of each bin along one axis, weight 0 where the sample is outside."""
+    """The two pixels around each sample of each bin along one axis, with weight 0 if the sample is outside."""
     dtype = step.dtype
 
     def place(r: Expr, p: Expr, s: Expr) -> Expr:

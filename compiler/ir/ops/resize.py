@@ -1,7 +1,8 @@
 """Resize, one axis after another: each axis is a weighted sum of a few neighbours (ONNX Resize, all modes).
 
-A factor is the number that a file means by an `f32`: 1.3 makes 78 of 60 elements, as PyTorch and OpenVINO have it, and as files
-expect it. `exact_resize` takes the `f32` itself, which is a little less, and makes 77 (docs/numerics.md).
+A factor is the decimal number that an `f32` in the file stands for: 1.3 resizes 60 elements to 78, as PyTorch and
+OpenVINO do, and as files expect. `exact_resize` uses the `f32` itself, which is slightly less, and returns 77
+(docs/numerics.md).
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -23,7 +24,7 @@ from occ.compiler.ir.te.functions import absolute
 
 
 def _nearest(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tensor:
-    """The nearest neighbour; by a whole factor it is an integer division, which needs no table."""
+    """The nearest neighbour; by an integer factor it is an integer division, which needs no table."""
     mode, rule = a.coordinate_transformation_mode, a.nearest_mode
     whole = r.scale is not None and r.scale.denominator == 1 and r.out == r.size * r.scale.numerator
     if whole and ((mode, rule) == ("asymmetric", "floor") or (mode == "half_pixel" and rule.startswith("round"))):
@@ -55,7 +56,7 @@ def _nearest(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tensor
 
 
 def _cropped(r: AxisResize, at: Expr, value: Expr, a: SimpleNamespace) -> Expr:
-    """A value of tf_crop_and_resize: positions outside of the input have the one that an attribute says."""
+    """A value for tf_crop_and_resize: positions outside of the input have the extrapolation value."""
     outside = (at < 0.0) | (at > cast(F64, wrap(r.size - 1)))
     return where(outside, cast(value.dtype, literal(a.extrapolation_value, F32)), value)
 
@@ -105,7 +106,7 @@ def _interpolated(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> T
     left = t.map([r.out], lambda i: cast(I64, call("ceil", at[i])) - 1, name="left")  # left < at <= left + 1
     raw = [t.map([r.out], lambda i, k=k: weight(k, at[i] - cast(F64, left[i])), name="raw") for k in range(taps)]
 
-    inside = [  # a table for each tap: it is read for every element, and computed for every position of the axis once
+    inside = [  # a table for each tap: it is read for every element, but computed only once per position of the axis
         t.map([r.out], lambda i, k=k: cast(I32, clamp(left[i] + (first + k), 0, wrap(r.size - 1))), name="tap")
         for k in range(taps)
     ]
@@ -172,7 +173,7 @@ class Resize:
 
 @op(EXACT, static=("roi", "scales", "sizes"), rank=same, writes="any", own_attributes="*")
 class ExactResize:
-    """Resize by the very numbers that `scales` has, as ONNX's definition says: 0.7 is 0.699999988."""
+    """Resize by exactly the numbers in `scales`, as ONNX defines it: 0.7 is 0.699999988."""
 
     operands = ("X", "roi", "scales", "sizes")
 

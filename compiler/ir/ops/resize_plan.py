@@ -25,8 +25,8 @@ EXACT = "exact_resize"
 class AxisResize:
     """The resizing of one axis: extents, the scale as number or expression, the region of interest.
 
-    Positions are quotients of whole numbers that f64 holds, of which a division is rounded once: `33 * 10 / 11` is 30, while
-    `33 / 1.1` is a little less, and another neighbour.
+    Positions are quotients of whole numbers in f64, rounded once by the division: `33 * 10 / 11` is 30, while `33 /
+    1.1` is slightly less, which selects another neighbour.
     """
 
     axis: int
@@ -43,7 +43,7 @@ class AxisResize:
         return cast(F64, wrap(self.out)), cast(F64, wrap(self.size))
 
     def unscaled(self, y: Expr) -> Expr:
-        """A position of the result in the input."""
+        """The position in the input for a position in the result."""
         by, parts = self.factor
         return y * parts / by
 
@@ -72,16 +72,16 @@ def axis_plan(
     a: Any,
     factor: Callable[[float], Fraction] = shortest_fraction,
 ) -> list[AxisResize]:
-    """How each axis that changes is resized.
+    """The resizing of each axis that changes.
 
     Args:
         x, roi, scales, sizes: the operands.
         a: the attributes.
-        factor: the number that an `f32` of `scales` or `roi` stands for.
+        factor: maps an `f32` of `scales` or `roi` to the number that it stands for.
 
     Raises:
-        Invalid: neither or both of `scales` and `sizes` are given, or they are no positive numbers; Unresolved: they are computed
-            at run time.
+        Invalid: neither or both of `scales` and `sizes` are given, or they are not positive; Unresolved: they are
+        computed at run time.
     """
     axes = tuple(range(x.rank)) if a.axes is None else normalize_axes(a.axes, x.rank, "Resize")
     for operand in (scales, sizes):
@@ -140,7 +140,7 @@ def _keep_aspect(
 
 
 def source_position(r: AxisResize, i: Expr, mode: str) -> Expr:
-    """Where output position `i` is in the input, an f64 (ONNX Resize, coordinate_transformation_mode)."""
+    """The position of output `i` in the input, an f64 (ONNX Resize, coordinate_transformation_mode)."""
     y, last = cast(F64, i), cast(F64, wrap(r.size - 1))
     width, parts = r.width
     single = equal(width, parts)
@@ -166,7 +166,7 @@ def source_position(r: AxisResize, i: Expr, mode: str) -> Expr:
 
 
 def _in_region(r: AxisResize, y: Expr, last: Expr, single: Expr) -> Expr:
-    """`last * (start + (end - start) * y / (width - 1))`, rounded once; of a single element the middle."""
+    """`last * (start + (end - start) * y / (width - 1))`, rounded once; the middle if there is a single element."""
     width, parts = r.width
     start, end = r.roi
     unit = lcm(start.denominator, end.denominator)

@@ -1,4 +1,4 @@
-"""RotaryEmbedding: pairs of channels turned by the angle of their position."""
+"""RotaryEmbedding: pairs of channels rotated by the angle of their position."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -18,7 +18,7 @@ from occ.compiler.ir.te.function import Builder, Tensor
 
 @op("RotaryEmbedding")
 class RotaryEmbedding:
-    """Pairs of the head turned by an angle that depends on the position (ONNX RotaryEmbedding 23)."""
+    """Pairs of the head rotated by an angle that depends on the position (ONNX RotaryEmbedding 23)."""
 
     static = ("position_ids",)
 
@@ -30,7 +30,7 @@ def rotated(t: Builder, x: Tensor, cos: Tensor, sin: Tensor, position_ids: Tenso
     """RotaryEmbedding of `[N, H, L, D]` or `[N, L, H*D]`.
 
     Raises:
-        Invalid: the number of heads is missing, or the caches do not fit.
+        Invalid: the number of heads is missing, or the caches have the wrong shape.
     """
     flat = x.rank == 3
     if position_ids is not None and position_ids.rank != 2 and product(position_ids.shape) != 1:

@@ -21,8 +21,8 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
-_TAPS = 16  # neighbours of a point that stand in an expression in order, so that vectors run along the points
-CUBIC_A = -0.75  # of Keys' cubic convolution, as PyTorch has it
+_TAPS = 16  # neighbours of a point that are unrolled in an expression, so that vectors run along the points
+CUBIC_A = -0.75  # of Keys' cubic convolution, with PyTorch's value
 
 
 def tap_weight(tap: Expr, d: Expr, taps: int) -> Expr:
@@ -42,14 +42,14 @@ def tap_weight(tap: Expr, d: Expr, taps: int) -> Expr:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Along one axis: position (-1 where there is no pixel) and weight of each neighbour, `[..., taps]`."""
+    """Position (-1 if there is no pixel) and weight of each neighbour along one axis, `[..., taps]`."""
 
     index: Tensor
     weight: Tensor
 
 
 def neighbours(t: Builder, at: Tensor, taps: int, bounded: Callable[[Expr], Expr]) -> Neighbours:
-    """The pixels around the positions `at`; `bounded` brings a position inside or makes it -1."""
+    """The pixels around the positions `at`; `bounded` clamps a position or makes it -1."""
     shape = (*at.shape, taps)
 
     def low(i: Sequence[Expr]) -> Expr:
@@ -68,7 +68,7 @@ def zero_outside(size: Dim) -> Callable[[Expr], Expr]:
 def weighted(
     read: Callable[[Sequence[Expr]], Expr], around: Sequence[Neighbours], at: Sequence[Sequence[Expr]]
 ) -> Expr:
-    """One pixel times its weights, zero where there is none; `at` indexes the neighbours of each axis."""
+    """One pixel times its weights, zero if there is none; `at` indexes the neighbours on each axis."""
     index = [n.index[tuple(i)] for n, i in zip(around, at, strict=True)]
     inside = reduce(lambda p, q: p & q, (k >= 0 for k in index))
     value = reduce(lambda p, q: p * q, (n.weight[tuple(i)] for n, i in zip(around, at, strict=True)), read(index))
@@ -76,7 +76,7 @@ def weighted(
 
 
 def reflected(x: Expr, low: float | Expr, high: Expr) -> Expr:
-    """`x` mirrored at `low` and `high` until it is between them."""
+    """`x` reflected at `low` and `high` until it is between them."""
     low = literal(low, x.dtype) if not isinstance(low, Expr) else low
     span = high - low
 
@@ -166,8 +166,8 @@ def _nearest(
 class AffineGrid:
     """Positions of a regular grid under an affine map, x first (ONNX AffineGrid).
 
-    With aligned corners the only one along an axis is the first, -1, as in onnx.reference; onnxruntime takes the last,
-    PyTorch the middle.
+    With aligned corners, the only position on an axis of one element is the first, -1, as in onnx.reference;
+    onnxruntime uses the last, PyTorch the middle.
     """
 
     def body(t, theta, size, *, a):
@@ -196,7 +196,7 @@ class AffineGrid:
 
 @op("DeformConv")
 class DeformConv:
-    """Convolution whose taps are moved by offsets and weighted by a mask (ONNX DeformConv)."""
+    """Convolution whose taps are displaced by offsets and weighted by a mask (ONNX DeformConv)."""
 
     def body(t, x, w, offset, b=None, mask=None, *, a):
         a.auto_pad = "NOTSET"

@@ -14,7 +14,7 @@ from occ.compiler.ir.types import TensorType
 
 @op("NonZero", host="NonZero")
 class NonZero:
-    """Indices of the elements that are not zero, a column each."""
+    """Indices of the non-zero elements, one column each."""
 
     def infer(x, *, a):
         return TensorType(I64, (data_dim(1) if x.type.shape is None else max(x.rank, 1), data_dim(0)))
@@ -22,7 +22,7 @@ class NonZero:
 
 @op("Unique", host="Unique")
 class Unique:
-    """The distinct elements, or slices along an axis; where each came from; which each element is; how often."""
+    """The distinct elements, or slices along an axis; the first index of each, the inverse indices, and the counts."""
 
     def infer(x, *, a):
         rows = TensorType(I64, (data_dim(0),))
@@ -42,7 +42,7 @@ class Unique:
 
 @op("Compress", host="Compress", rank=same)
 class Compress:
-    """The elements, or slices along an axis, where a condition holds."""
+    """The elements, or slices along an axis, for which a condition holds."""
 
     def infer(x, condition, *, a):
         if condition.type.shape is not None and condition.rank != 1:
@@ -72,7 +72,7 @@ class NonMaxSuppression:
 
 @op("Dropout", host="Dropout", rank=same)
 class Dropout:
-    """In training, zeroes elements at random and scales the others; else nothing, and then it is removed."""
+    """In training mode, zeroes random elements and scales the others; otherwise a no-op, which is removed."""
 
     def infer(x, ratio=None, training=None, *, a):
         return x.type, TensorType(BOOL, x.type.shape)

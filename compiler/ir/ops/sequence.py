@@ -1,8 +1,6 @@
 """Sequences and optionals.
 
-The elements of a sequence have the extents that its type states, or any where it states none.
-
-The elements of a sequence have the extents that its type states, or any where it states none.
+The elements of a sequence have the extents that its type states, or arbitrary ones if it states none.
 """
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
@@ -103,7 +101,7 @@ class SplitToSequence:
 
 
 def _piece(split: Tensor, whole: Dim) -> Dim | None:
-    """The extent of every piece of an axis, where all have the same one."""
+    """The common extent of all pieces of an axis, if they have one."""
     sizes = {n for n in split.value or (None,) if isinstance(n, (int, Sym))}
     if len(sizes) != 1 or None in (split.value or (None,)):
         return None

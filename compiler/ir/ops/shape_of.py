@@ -1,4 +1,4 @@
-"""Shape, Size, Range, ConstantOfShape, EyeLike: results that follow from shapes and constants."""
+"""Shape, Size, Range, ConstantOfShape, EyeLike: results derived from shapes and constants."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -20,7 +20,7 @@ from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 
 
 def pick(values: Sequence[Dim], k: Expr) -> Expr:
-    """The k-th of a few sizes; 0 of none."""
+    """The k-th of a few sizes; 0 if there are none."""
     result = wrap(values[-1]) if values else wrap(0)
     for at in reversed(range(len(values) - 1)):
         result = where(equal(k, at), wrap(values[at]), result)
@@ -54,10 +54,10 @@ class ConstantOfShape:
 def range_size(start: Dim | float, limit: Dim | float, delta: Dim | float) -> Dim:
     """Number of elements of a Range.
 
-    Of floats that are sizes and whole numbers it is exact, as they are below 2**24.
+    For float operands that are whole numbers, it is exact below 2**24.
 
     Raises:
-        Invalid: the step is 0; Unresolved: it depends on sizes in a way that is no size.
+        Invalid: the step is 0; Unresolved: it is not expressible as a size.
     """
     if delta == 0:
         raise Invalid("`Range`: delta is 0")

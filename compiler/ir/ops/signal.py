@@ -100,9 +100,7 @@ def fourier(
 
 
 def fourier_matrix(length: int, parts: int, n: int, *, inverse: bool, onesided: bool) -> np.ndarray:
-    """`[length * parts, bins * parts of the result]` in f64: what each part of each element adds to each bin of a transform of
-    `n` elements.
-    """
+    """`[length * parts, bins * parts of the result]` in f64: weights of a transform of `n` elements."""
     basis = np.kron(np.eye(length), np.array([[1], [1j]])[:parts])
     if inverse and onesided:
         return np.fft.irfft(basis, n)
@@ -112,9 +110,9 @@ def fourier_matrix(length: int, parts: int, n: int, *, inverse: bool, onesided: 
 
 
 def _imaginary(x: Tensor, index: tuple[Expr, ...]) -> Expr | None:
-    """The imaginary part, in f64, of an element whose parts are on the last axis; None where there is none.
+    """The imaginary part, in f64, of an element with its parts on the last axis; None if there is none.
 
-    Where the extent of that is symbolic, a run tells.
+    If that extent is symbolic, it is decided at run time.
     """
     parts = x.shape[-1]
     if parts == 1:
@@ -124,10 +122,10 @@ def _imaginary(x: Tensor, index: tuple[Expr, ...]) -> Expr | None:
 
 
 def _check_parts(name: str, x: Tensor) -> None:
-    """Have the last axis the one or two parts of a number; where that is symbolic, the runtime checks it.
+    """Require one or two parts on the last axis; if its extent is symbolic, the runtime checks it.
 
     Raises:
-        Invalid: it surely has not.
+        Invalid: it certainly has not.
     """
     parts = x.shape[-1]
     if isinstance(parts, int) and parts not in (1, 2):

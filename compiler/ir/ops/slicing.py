@@ -1,4 +1,4 @@
-"""Operators that take a part of a tensor, or put one around it: Split, Slice, Pad."""
+"""Split, Slice, Pad: operators that take a part of a tensor, or surround it with a border."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -24,7 +24,7 @@ from occ.compiler.ir.te.roles import PAD
 
 
 def split_sizes(total: Dim, sizes: Tensor | None, a: SimpleNamespace) -> tuple[Dim, ...]:
-    """Extents of the parts of a Split.
+    """Extents of the outputs of a Split.
 
     Raises:
         Invalid: the parts do not add up.
@@ -122,9 +122,9 @@ class Pad:
 
 
 def _mirror(k: Expr, n: Dim, mode: str) -> Expr:
-    """Position `k` of an axis of extent `n` brought inside: `reflect`, `edge` or `wrap`.
+    """Position `k` mapped into an axis of extent `n`: `reflect`, `edge` or `wrap`.
 
-    What is inside is stated apart where it takes arithmetic outside, so that it is copied as it is.
+    Positions inside are a separate case if outside ones need arithmetic, so that the inside is copied directly.
     """
     match mode:
         case "edge":

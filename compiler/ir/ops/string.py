@@ -22,7 +22,7 @@ class StringConcat:
 
 @op("StringSplit", host="StringSplit")
 class StringSplit:
-    """Splits strings; the pieces, padded with empty strings along a new axis, and how many each string has."""
+    """Splits strings; the pieces, padded with empty strings along a new axis, and the number of pieces per string."""
 
     def infer(x, *, a):
         if x.type.shape is None:
@@ -32,7 +32,7 @@ class StringSplit:
 
 @op("RegexFullMatch", host="RegexFullMatch")
 class RegexFullMatch:
-    """Whether all of a string matches a regular expression (RE2 syntax, as far as Python's `re` shares it)."""
+    """Whether a whole string matches a regular expression (RE2 syntax, as far as Python's `re` supports it)."""
 
     def infer(x, *, a):
         return TensorType(BOOL, x.type.shape)
@@ -40,7 +40,7 @@ class RegexFullMatch:
 
 @op("StringNormalizer", host="StringNormalizer")
 class StringNormalizer:
-    """Changes case, and leaves out stop words."""
+    """Changes case, and removes stop words."""
 
     def infer(x, *, a):
         if x.type.shape is None:
@@ -54,7 +54,7 @@ class StringNormalizer:
 
 @op("TfIdfVectorizer", host="TfIdfVectorizer")
 class TfIdfVectorizer:
-    """Counts n-grams of a pool in each row."""
+    """Counts the n-grams of a pool in each row."""
 
     def infer(x, *, a):
         if x.type.shape is None:
@@ -70,8 +70,9 @@ class TfIdfVectorizer:
     signature=FormalSignature.of("X", mark=0, mincharnum=1, pad_value="#", separators=None, tokenexp=None),
 )
 class Tokenizer:
-    """Cuts strings into tokens: characters, what is between separators, or what an expression matches. The tokens of each
-    string, padded along a new axis (RE2 syntax, as far as Python's `re` shares it).
+    """Splits strings into tokens: characters, the text between separators, or matches of an expression.
+
+    Each string's tokens are padded along a new axis (RE2 syntax, as far as Python's `re` supports it).
     """
 
     def infer(x, *, a):

@@ -19,7 +19,7 @@ UpdateRule = Callable[..., Sequence[Expr]]
 
 
 def _optimizer(name: str, groups: int, rule: UpdateRule) -> OpSpec:
-    """The operator whose operands are rate, step and `groups` lists of tensors; results leave out the gradients."""
+    """The operator with a rate, a step and `groups` lists of tensors as operands; results exclude the gradients."""
 
     def body(t: Builder, rate: Tensor, step: Tensor, *xs: Tensor, a: SimpleNamespace) -> tuple[Tensor, ...]:
         if len(xs) % groups:

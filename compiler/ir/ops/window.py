@@ -34,7 +34,7 @@ class Window:
     out: tuple[Dim, ...]
 
     def position(self, o: Sequence[Expr], k: Sequence[Expr]) -> tuple[Expr, ...]:
-        """Where tap `k` of output `o` is in the padded input."""
+        """The position of tap `k` of output `o` in the padded input."""
         return tuple(i * s + j * d for i, s, j, d in zip(o, self.strides, k, self.dilations, strict=True))
 
 
@@ -44,9 +44,9 @@ def window_of(
     """The window that the attributes of Conv and the pools describe.
 
     Args:
-        clips: a window that lacks less than a stride of its elements is taken, over those that are there. So the pools of
-            onnxruntime do, and the shape inference of ONNX, which round towards 0. Symbolic sizes round down, so as to stay
-            short, and the run checks that this is the same.
+        clips: whether a window that exceeds the input by less than a stride counts, over the elements that exist. The
+        pools of onnxruntime do this, and ONNX shape inference, which rounds towards 0. Symbolic sizes round down to
+        stay short, and the run checks that the result is the same.
 
     Raises:
         Invalid: an attribute has the wrong length, or the kernel does not fit into the padded input.
@@ -73,7 +73,7 @@ def window_of(
             raise Invalid(f"the window of `{name}` spans {r} elements, but the padded input has only {size + b + e}")
         if getattr(a, "ceil_mode", 0):
             steps = ceildiv(space, s) + 1
-            # A last window that would start in the end padding is left out (ONNX MaxPool, output shape).
+            # A last window that would start in the end padding is dropped (ONNX MaxPool, output shape).
             if s > 1:
                 steps = dim.minimum(steps, floordiv(size + b - 1, s) + 1)
             out.append(steps)
@@ -98,9 +98,10 @@ def _pads(
     before: list[Dim] = []
     after: list[Dim] = []
     for size, r, s in zip(spatial, reach, strides, strict=True):
-        # Where the stride is longer than the kernel, ONNX's formula for `pad_shape` may come out below 0. Nothing is padded then:
-        # pads are "greater than or equal to 0", and without any the result has the extent that SAME asks for, ceil(size / stride).
-        # Runtimes do so for convolutions; for pools onnxruntime fails or shifts the windows, and so does onnx.reference.
+        # If the stride exceeds the kernel, ONNX's formula for `pad_shape` may be negative. Nothing is padded then: pads
+        # are "greater than or equal to 0", and without any the result has the extent that SAME requires, ceil(size /
+        # stride). Runtimes do so for convolutions; for pools onnxruntime fails or shifts the windows, and so does
+        # onnx.reference.
         total = dim.maximum((ceildiv(size, s) - 1) * s + r - size, 0)
         small, large = floordiv(total, 2), ceildiv(total, 2)
         before.append(small if a.auto_pad == "SAME_UPPER" else large)
@@ -109,7 +110,7 @@ def _pads(
 
 
 def fit_kernel(name: str, w: Tensor, a: SimpleNamespace) -> None:
-    """Have the attribute `kernel_shape`, where it is stated, say what the weight does."""
+    """Require that the attribute `kernel_shape`, if stated, matches the weight."""
     if a.kernel_shape and tuple(a.kernel_shape) != w.shape[2:]:
         raise Invalid(
             f"`kernel_shape` of `{name}` is {show_shape(a.kernel_shape)}, the weight is {show_shape(w.shape)}"
@@ -158,7 +159,7 @@ def convolution(t: Builder, name: str, x: Tensor, w: Tensor, a: SimpleNamespace)
     return t.sum(shape, (per_group, *win.kernel), product, role=CONV)
 
 
-_HALF, _WHOLE = 8, 16  # elements of half of a vector, and of one
+_HALF, _WHOLE = 8, 16  # elements of half a vector, and of one
 
 
 @op("Conv", tags=("contraction",), sample=convolved)
@@ -166,7 +167,7 @@ class Conv:
     """Convolution: `out[n, o, y...] = b[o] + sum(x[n, c, y*s + k*d - pad] * w[o, c, k...])`."""
 
     def reads(x, w, *_, a):
-        """Vectors run along the channels, or along rows where there are groups, or few channels to fill one."""
+        """Vectors run along the channels, or along rows if there are groups, or too few channels to fill one."""
         if a.group > 1:
             depthwise = "planes" if fits_planes(x, w, a) else "channels"
             return depthwise if w.shape[:2] == (a.group, 1) else "rows"
@@ -183,7 +184,7 @@ class Conv:
             return Layout((*range(1, w.rank), 0)) if w.shape[1] == 1 and not in_planes else None
         if runs_along_rows(x, w, a):
             return None
-        # Channels innermost for channels-last inputs; taps innermost where channels are few and are apart.
+        # Channels innermost for channels-last inputs; taps innermost if channels are few and not contiguous.
         wide = x.type.layout.is_permuted or not isinstance(x.shape[1], int) or x.shape[1] >= 8
         return in_panels(w.shape, 0, (0, *taps, 1) if wide else (0, 1, *taps), lanes, 2)
 
@@ -214,7 +215,7 @@ def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
         full = (x.shape[2 + k] - 1) * strides[k] + extra[k] + (taps[k] - 1) * dilations[k] + 1
         if a.output_shape or a.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
             size: Dim = a.output_shape[-n:][k] if a.output_shape else x.shape[2 + k] * strides[k]
-            total = full - size  # below 0 where the stride is longer than the kernel: zeros are put around
+            total = full - size  # negative if the stride exceeds the kernel: then zeros are added around
             half = floordiv(total, 2)
             before.append(half if a.auto_pad == "SAME_UPPER" else total - half)
             after.append(total - before[-1])
@@ -242,7 +243,7 @@ class ConvTranspose:
             equal_shapes(b.shape, shape[1:2], "`ConvTranspose`: the bias")
         channels = floordiv(x.shape[1], a.group)
         equal_dims(channels * a.group, x.shape[1], "`ConvTranspose`: channels in groups of one size")
-        # With dilation 1 only the taps of the output's own phase are visited: ceil(kernel / stride) of them.
+        # With dilation 1 only taps of the output's own phase are visited: ceil(kernel / stride) of them.
         phased = [d == 1 for d in win.dilations]
         visits = [-(-k // s) if p else k for k, s, p in zip(win.kernel, win.strides, phased, strict=True)]
 

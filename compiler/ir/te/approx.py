@@ -1,7 +1,7 @@
 """Elementary functions of f32 as te arithmetic, for targets whose own are scalar library calls.
 
-Polynomials are least-squares fits of the relative error on the stated range, in f64, coefficients rounded to f32; the
-largest relative error against f64, measured over the range, stands with each. `docs/numerics.md` has the method.
+Polynomials are least-squares fits of the relative error on the stated range, in f64, with coefficients rounded to f32;
+each states its largest measured relative error against f64. `docs/numerics.md` has the method.
 """
 
 from __future__ import annotations
@@ -41,8 +41,8 @@ _TAN_1, _TAN_3 = 0.4142135623731, 2.414213562373  # of pi / 8 and 3 pi / 8
 
 _SIN = (-0.1666665524, 0.0083321585, -0.0001951525)
 _COS = (0.0416666457, -0.0013887316, 0.0000244332)
-# 2/pi in terms of 24 bits, so that their products with an argument are exact in f64; and 2**24 times as much modulo 4, and so on,
-# for arguments from each size on, which are divided by that: they are integers then, so that multiples of 4 fall out.
+# 2/pi in 24-bit pieces, so that their products with an argument are exact in f64; and the same times 2**24, modulo 4,
+# and so on, for arguments above each size, which are divided by it: they are integers then, so multiples of 4 drop out.
 _QUARTERS = (
     (0.0, (0.6366195679, 2.044964873e-07, 2.937095215e-16, 3.254378138e-23, 2.471138744e-29)),
     (2.0**48, (3.430881739, 4.927628083e-09, 5.459940497e-16, 4.145882847e-22, 2.213035543e-29)),
@@ -72,7 +72,7 @@ def exp(x: Expr) -> Expr:
     count = Bitcast(shifted, I32) - Bitcast(literal(_ROUND, F32), I32)
     r = bounded - n * _LN2_HIGH - n * _LN2_LOW
     mantissa = r * r * _polynomial(r, _EXP) + r + 1.0
-    half = binary("shr", count, literal(1, I32))  # in two steps, so that subnormal results come out
+    half = binary("shr", count, literal(1, I32))  # in two steps, so that subnormal results are correct
     return mantissa * _power_of_two(half) * _power_of_two(count - half)
 
 
@@ -113,7 +113,7 @@ def erf(x: Expr) -> Expr:
 
 
 def _whole(x: Expr) -> Expr:
-    """The integer nearest to an f64 below 2**51: additions alone, where rounding takes vectors apart (arithmetic.h)."""
+    """The integer nearest to an f64 below 2**51: additions only, since rounding would split vectors (arithmetic.h)."""
     return x + _ROUND_F64 - _ROUND_F64
 
 
@@ -139,7 +139,7 @@ def _quarters(x: Expr) -> tuple[Expr, Expr]:
 
 
 def _wave(x: Expr, shift: int) -> tuple[Expr, Expr]:
-    """The size of the sine `shift` quarters further, and its sign bit where `x` is positive."""
+    """The magnitude of the sine `shift` quarters further, and its sign bit for positive `x`."""
     count, r = _quarters(x)
     z = r * r
     sine, cosine = r + r * z * _polynomial(z, _SIN), 1.0 - z * 0.5 + z * z * _polynomial(z, _COS)
@@ -153,7 +153,7 @@ def _with_sign(x: Expr, sign: Expr) -> Expr:
 
 
 def sin(x: Expr) -> Expr:
-    """A polynomial of the rest of a quarter of a circle; 1e-7, for all arguments."""
+    """A polynomial of the remainder of a quarter circle; error 1e-7, for all arguments."""
     value, sign = _wave(x, 0)
     return _with_sign(value, binary("xor", sign, binary("and", Bitcast(x, I32), literal(I32.lowest, I32))))
 

@@ -1,7 +1,8 @@
-"""Finds reads of a te function outside of a tensor: native code does not check bounds.
+"""Finds out-of-bounds reads of a te function: native code does not check bounds.
 
-A search, no proof: indices are computed at positions of the box, its corners among them. What is found is real: no check of
-the function on sizes and no `Select` keeps it off. Indices that come from the data need none: native code clamps them.
+A search, not a proof: indices are computed at sample positions of the box, its corners among them. Every finding is
+real: no check of the function on sizes and no `Select` prevents it. Data-dependent indices are skipped: native code
+clamps them.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ from occ.compiler.ir.te.expr import Axis, Binary, Call, Cast, Const, Expr, Index
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.te.walks import children, walk
 
-Array = np.ndarray  # f64, with NaN for what is not known
-_EXACT = 1 << 53  # elements that f64 counts exactly; no memory has so many
-_POSITIONS = 4096  # of the box of a stage that are looked at
-_VISITS = 20_000  # of nodes of a function: one below several `Select` is visited for each
+Array = np.ndarray  # f64, with NaN for unknown values
+_EXACT = 1 << 53  # elements that f64 counts exactly; no memory has that many
+_POSITIONS = 4096  # positions of a stage's box that are sampled
+_VISITS = 20_000  # nodes of a function: one below several `Select`s is visited for each
 _UNKNOWN = np.array(np.nan)
 _BINARY: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum, "mod": np.mod,
@@ -31,11 +32,11 @@ _CALLS: dict[str, Any] = {"neg": np.negative, "abs": np.abs, "not": lambda a: 1 
 
 
 def out_of_bounds_read(f: TeFunc, dims: Mapping[str, int]) -> str:
-    """Where a function leaves a tensor; empty if nowhere that is looked at.
+    """Where a function reads outside of a tensor; empty if no sample does.
 
     Args:
-        f: the function; that of a user, in C++, is not looked into.
-        dims: the sizes of a call; beyond what positions can count nothing is looked at.
+        f: the function; a user's, in C++, is not inspected.
+        dims: the sizes of a call; nothing is checked beyond what positions can count.
     """
     if f.halide:
         return ""
@@ -65,7 +66,7 @@ class _Call:
         self.visits = 0
 
     def problem(self) -> str:
-        """The read outside of a tensor; none where a check surely fails."""
+        """The out-of-bounds read; none if a check certainly fails."""
         if any(np.any(_Scope(self, c.axes, len(c.axes)).value(c.cond) == 0) for c in self.f.checks):
             return ""
         for s in self.f.stages:
@@ -76,7 +77,7 @@ class _Call:
         return ""
 
     def _visit(self, first: _Scope, exprs: Sequence[Expr]) -> Iterator[str]:
-        """Loads that are surely evaluated."""
+        """Loads that are certainly evaluated."""
         stack: list[tuple[Expr, _Scope, Array]] = [(e, first, np.array(True)) for e in exprs]
         seen: dict[tuple[int, int, int], Any] = {}
         while stack and self.visits < _VISITS:
@@ -84,7 +85,7 @@ class _Call:
             key = id(node), id(scope), id(guard)
             if key in seen:
                 continue
-            seen[key] = item  # which keeps what it names alive
+            seen[key] = item  # which keeps the named nodes alive
             self.visits += 1
             match node:
                 case Select():
@@ -94,7 +95,7 @@ class _Call:
                         taken = guard & (cond == side)
                         if taken.any():
                             stack.append((e, scope, taken))
-                case Reduce():  # on a side of a choice as well: native code computes it before it chooses
+                case Reduce():  # in a branch of a select too: native code computes it before selecting
                     stack.append((node.body, scope.within(node.axes), np.array(True)))
                 case Load():
                     for k, (i, n) in enumerate(zip(node.index, self.shapes.get(node.source, ()), strict=False)):
@@ -109,14 +110,14 @@ class _Call:
 
 
 def _parts(s: AnyStage) -> list[tuple[tuple[Axis, ...], tuple[Expr, ...]]]:
-    """The boxes of a stage, with what is computed in each."""
+    """The boxes of a stage, with the expressions computed in each."""
     if isinstance(s, Scatter):
         return [(s.axes, (s.init,)), (s.over, (*s.target, s.value))]
     return [(s.axes, s.exprs)]
 
 
 def _is_fixed(e: Expr) -> bool:
-    """Whether an index depends on positions and sizes only: then it may just exceed 64 bits."""
+    """Whether an index depends on positions and sizes only: then it may slightly exceed 64 bits."""
     return all(
         isinstance(n, (Const, Index, Size, Select)) or (isinstance(n, Binary) and n.op in (*_BINARY, "and", "or"))
         for n in walk(e)

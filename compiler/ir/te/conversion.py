@@ -68,7 +68,7 @@ def quantize(x: Expr, to: DType, zero_point: Expr | None = None, *, saturate: bo
 
 
 def _cut(x: Expr, to: DType, zero_point: Expr | None) -> Expr:
-    """The same in integers; `x` is cut to the range before it is rounded, so the conversion needs no tests."""
+    """The same in integers; `x` is clamped before it is rounded, so the conversion needs no tests."""
     low, high = (literal(n, I32) for n in (to.lowest, to.highest))
     if zero_point is None:
         return cast(to, call("nearest", clamp(x, cast(F32, low), cast(F32, high))))

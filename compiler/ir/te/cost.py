@@ -11,14 +11,14 @@ from occ.compiler.ir.te.expr import Binary, Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, loads
 from occ.compiler.ir.te.walks import children, walk
 
-SERIAL = 40_000  # operations below which a loop is not worth a second thread: about 10 us
+SERIAL = 40_000  # operations below which a second thread does not pay off: about 10 us
 _FREE = ("neg", "not", "isnan", "isinf")
 
 
 def operations(f: TeFunc) -> Dim:
     """Additions, multiplications, comparisons and elementary functions on data; index arithmetic is not counted.
 
-    A multiply-add counts two, as is customary for FLOP/s. What several expressions share counts once.
+    A multiply-add counts as two, as usual for FLOP/s. Shared subexpressions count once.
     """
     total: Dim = 0
     for s in _at_large(f):
@@ -45,7 +45,7 @@ def _at_large(f: TeFunc) -> Iterator[AnyStage]:
 
 
 def _of(e: Expr) -> Dim:
-    """Operations of one evaluation; what a reduction repeats counts as often as it is repeated."""
+    """Operations of one evaluation; the body of a reduction counts once per term."""
     repeats: dict[int, Dim] = {}  # of each node, by id
     total: Dim = 0
     for node in reversed(list(walk(e))):  # parents before children

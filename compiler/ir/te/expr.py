@@ -1,14 +1,15 @@
 """te expressions: the scalar language of operator bodies, as data.
 
 An expression is one element of a stage as a function of the stage's axes. Nodes are frozen, hashable and compare by
-structure. Numerics are stated here, once for all targets:
+structure. Numerics are defined here, once for all targets:
 
 - integer `add sub mul` wrap; integer `div` and `rem` truncate toward zero; `floordiv` and `mod` round down;
-- `min` and `max` of floats give NaN when either side is NaN, and comparisons with NaN are false (IEEE 754);
-- `Cast` from float to integer truncates, and saturates where the value is out of range; from anything to bool, `x != 0`;
-- `round_even` rounds halves to even, `nearest` as well and gives an i32: what that does not hold, NaN included, gives any;
-- `fma(a, b, c)` is `a * b + c` rounded once; `Select` evaluates only the side it takes, so a guarded `Load` may be outside; but
-  not one in a `Reduce` on such a side, which is computed everywhere.
+- `min` and `max` of floats return NaN if either side is NaN, and comparisons with NaN are false (IEEE 754);
+- `Cast` from float to integer truncates, and saturates if the value is out of range; from anything to bool, `x != 0`;
+- `round_even` rounds ties to even, and so does `nearest`, which returns an i32: any, if the value does not fit, NaN
+included;
+- `fma(a, b, c)` is `a * b + c` rounded once; `Select` evaluates only the selected side, so a guarded `Load` may be out
+of bounds; but not inside a `Reduce` on such a side, which is always computed.
 """
 
 from __future__ import annotations
@@ -127,7 +128,7 @@ class Size(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Load(Expr):
-    """One element of a parameter or of an earlier stage; `index` is logical, one i64 an axis."""
+    """One element of a parameter or of an earlier stage; `index` is logical, one i64 per axis."""
 
     source: str
     index: tuple[Expr, ...]
@@ -155,7 +156,7 @@ class Call(Expr):
 
 @dataclass(frozen=True, slots=True)
 class Select(Expr):
-    """`then` where `cond` holds, else `other`."""
+    """`then` if `cond` holds, otherwise `other`."""
 
     cond: Expr
     then: Expr
@@ -192,9 +193,11 @@ class Axis:
 
 @dataclass(frozen=True, slots=True)
 class Reduce(Expr):
-    """A reduction of `body` over `axes`: a kind of `REDUCTIONS`. `argmax`/`argmin` give the first position, an i64; `fold` gives
-    what the last step over its one axis comes to, each of which sees that of the step before as `Carried`. `settle` is a fold of
-    integers that may end once a step changes nothing: from its second step on it does not look at its axis.
+    """A reduction of `body` over `axes`, of a kind in `REDUCTIONS`.
+
+    `argmax`/`argmin` return the first position, an i64; `fold` returns the last step over its one axis, where each sees
+    the previous one as `Carried`. `settle` is a fold of integers that may end once a step changes nothing: from its
+    second step on it does not use its axis.
     """
 
     kind: str
@@ -226,14 +229,14 @@ PREDICATES = ("isnan", "isinf")
 
 REDUCTIONS = ("sum", "prod", "max", "min", "any", "all", "argmax", "argmin", "fold", "settle")
 FOLDS = ("fold", "settle")
-ORDERED = ("argmax", "argmin", *FOLDS)  # those that take the positions of one axis in order
+ORDERED = ("argmax", "argmin", *FOLDS)  # those that visit the positions of one axis in order
 
 
 # Constructors -------------------------------------------------------------------------------------------------------
 
 
 def literal(value: Number, dtype: DType) -> Const:
-    """A constant of a dtype, the value brought into Python form (bool, int, float)."""
+    """A constant of a dtype, with the value as a Python bool, int or float."""
     if dtype == BOOL:
         return Const(bool(value), dtype)
     if dtype.is_int:
@@ -266,7 +269,7 @@ _FOLD: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def binary(op: str, a: Operand, b: Operand) -> Expr:
-    """`a op b`, with integer and bool constants folded where nothing wraps, and their neutral elements dropped."""
+    """`a op b`, with integer and bool constants folded unless they wrap, and neutral elements dropped."""
     lhs, rhs = _pair(a, b)
     assert lhs.dtype == rhs.dtype, f"{op} of {lhs.dtype} and {rhs.dtype}"
     dtype = BOOL if op in COMPARISONS else lhs.dtype
@@ -326,14 +329,14 @@ def cast(dtype: DType, arg: Expr) -> Expr:
 
 
 def _holds(dtype: DType, value: int) -> bool:
-    """Whether a type has the exact value of an integer."""
+    """Whether a type represents an integer exactly."""
     if dtype.is_int:
         return dtype.lowest <= value <= dtype.highest
     return dtype == BOOL or abs(value) <= {"f64": 2**53, "f32": 2**24}.get(dtype.name, -1)
 
 
 def where(cond: Expr, then: Operand, other: Operand) -> Expr:
-    """`then` where `cond` holds, else `other`; only the side taken is evaluated."""
+    """`then` if `cond` holds, otherwise `other`; only the selected side is evaluated."""
     a, b = _pair(then, other)
     assert a.dtype == b.dtype, f"select of {a.dtype} and {b.dtype}"
     if isinstance(cond, Const):
@@ -342,12 +345,12 @@ def where(cond: Expr, then: Operand, other: Operand) -> Expr:
 
 
 def minimum(a: Operand, b: Operand) -> Expr:
-    """The lesser; NaN when either is NaN."""
+    """The minimum; NaN if either is NaN."""
     return binary("min", a, b)
 
 
 def maximum(a: Operand, b: Operand) -> Expr:
-    """The greater; NaN when either is NaN."""
+    """The maximum; NaN if either is NaN."""
     return binary("max", a, b)
 
 

@@ -12,7 +12,7 @@ from occ.compiler.ir.te.walks import children, walk
 class Length(NamedTuple):
     """The size of an expression: its nodes, and those that are positions.
 
-    A shared node counts as often as it is read.
+    A shared node counts once per use.
     """
 
     nodes: int
@@ -20,7 +20,7 @@ class Length(NamedTuple):
 
 
 def length_of(exprs: Iterable[Expr], inlined: Mapping[str, Length]) -> Length:
-    """The length of expressions together once the stages in `inlined` are substituted; an upper bound."""
+    """The combined size of expressions after inlining the stages in `inlined`; an upper bound."""
     found = [_length(e, inlined) for e in exprs]
     return Length(sum(x.nodes for x in found), sum(x.positions for x in found))
 

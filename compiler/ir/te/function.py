@@ -1,7 +1,7 @@
 """te functions: stages of expressions over index boxes, and the builder of operator bodies.
 
-A te function is a straight list of stages. A `TeStage` computes each element of its box from an expression; a `Scatter`
-starts from one and then writes at computed positions; a `Check` states what must hold of the inputs at run time.
+A te function is a straight-line list of stages. A `TeStage` computes each element of its box from an expression; a
+`Scatter` starts from one and then writes at computed positions; a `Check` is a run-time condition on the inputs.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ class TeStage:
     """`name[axes] = expr`.
 
     Attributes:
-        name: of the stage; it says nothing to the compiler.
+        name: of the stage, without meaning to the compiler.
         axes: the box that it computes.
         expr: the element at a position.
         note: the ONNX nodes that it came from, not part of its identity.
-        role: what it is to a schedule, one of `ROLES`; empty for most.
+        role: the stage's function in a schedule, one of `ROLES`; empty for most.
     """
 
     name: str
@@ -69,9 +69,9 @@ class TeStage:
 class Scatter:
     """`name[axes] = init`, then in order of `over`: `name[target] = name[target] combine value`.
 
-    `combine` is `set`, `add`, `mul`, `max` or `min`; or `into`, which is `set` where `init` reads each element of a
-    parameter at its place, and the caller gives that parameter the memory of the result: native code leaves it as it is.
-    A target outside the box is an error of the caller (see `Check`).
+    `combine` is `set`, `add`, `mul`, `max` or `min`; or `into`, which is `set` if `init` reads each element of a
+    parameter at its own position, and the caller gives that parameter the memory of the result: native code does not
+    touch the rest. A target outside the box is the caller's error (see `Check`).
     """
 
     name: str
@@ -97,7 +97,7 @@ class Scatter:
 
     @property
     def base(self) -> str | None:
-        """The parameter that has the memory of the result, if there is one."""
+        """The parameter that shares memory with the result, if there is one."""
         if self.combine != "into":
             return None
         assert isinstance(self.init, Load), "what is there already is read as it is"
@@ -130,14 +130,14 @@ class TeFunc:
 
     Attributes:
         name: symbol of the function.
-        dims: names of the symbolic dims that it takes, in call order.
+        dims: names of its symbolic dims, in call order.
         params: tensor parameters, in call order.
         stages: in order of computation.
         results: (stage, layout-carrying type) of each result, in order.
         checks: conditions on the inputs.
         schedule: how the stages are computed; empty before the `scheduled` stage.
-        hint: what a user wants of its schedule, see `Hint`.
-        source: the body of a Halide generator, of a user, instead of stages and schedule.
+        hint: the user's preferences for its schedule, see `Hint`.
+        halide: the body of a user's Halide generator, instead of stages and schedule.
     """
 
     name: str
@@ -151,17 +151,17 @@ class TeFunc:
     hint: str = ""
 
     def stage(self, name: str) -> AnyStage:
-        """The stage of that name."""
+        """The stage with that name."""
         return next(s for s in self.stages if s.name == name)
 
     @property
     def by_role(self) -> dict[str, TeStage]:
-        """The stage of each role; of several the last, which reads the others."""
+        """The stage of each role; if several, the last one, which reads the others."""
         return {s.role: s for s in self.stages if isinstance(s, TeStage) and s.role}
 
     @property
     def shapes(self) -> dict[str, tuple[Dim, ...]]:
-        """Logical shape of everything that can be loaded from: parameters and stages."""
+        """Logical shape of everything that can be loaded: parameters and stages."""
         return {p.name: p.type.dims for p in self.params} | {s.name: s.shape for s in self.stages}
 
     def with_name(self, name: str) -> TeFunc:
@@ -171,12 +171,12 @@ class TeFunc:
         return replace(self, schedule=tuple(directives))
 
     def without_notes(self) -> TeFunc:
-        """The function without the ONNX nodes that it is for."""
+        """The function without its ONNX node notes."""
         return replace(self, stages=tuple(replace(s, note="") for s in self.stages))
 
 
 def position(axes: Sequence[Axis]) -> tuple[Expr, ...]:
-    """The current position on axes as simplified indices: 0 where the extent is 1."""
+    """The current position on axes as simplified indices: 0 if the extent is 1."""
     return tuple(literal(0, I64) if a.extent == 1 else Index(a.name) for a in axes)
 
 
@@ -186,9 +186,9 @@ def loads(*exprs: Expr) -> list[Load]:
 
 
 def certain_loads(*exprs: Expr) -> set[Load]:
-    """The loads that happen at every position.
+    """The loads that occur at every position.
 
-    One that only stands on a side of a choice may be outside of what it reads wherever the other side is taken.
+    A load in only one branch of a select may be out of bounds wherever the other branch is selected.
     """
     found: set[Load] = set()
     seen: set[int] = set()
@@ -213,9 +213,9 @@ class Tensor:
     """An operand in an operator's `infer` and `body`: its type, known value, and loads of it.
 
     Attributes:
-        name: parameter or stage that it is.
+        name: the parameter or stage that it stands for.
         type: tensor type with a known rank.
-        value: the elements in row-major order where they are known at compile time (ints, dims, floats), else None.
+        value: the elements in row-major order if they are known at compile time (ints, dims, floats), otherwise None.
     """
 
     __slots__ = ("name", "type", "value")
@@ -282,11 +282,11 @@ class Builder:
         self.stages: list[AnyStage] = []
         self.checks: list[Check] = []
         self.note = ""
-        self._names: dict[str, int] = {}  # each with the last number that was put after it
+        self._names: dict[str, int] = {}  # each with the last number appended to it
         self._axis_count = 0
 
     def fresh(self, hint: str) -> str:
-        """A stage or parameter name that is not taken yet."""
+        """An unused stage or parameter name."""
         hint = f"{hint}_of" if hint in RESERVED else hint
         name, n = hint, self._names.get(hint, 0)
         while name in self._names:
@@ -311,9 +311,9 @@ class Builder:
         dtype: DType | None = None,
         role: str = "",
     ) -> Tensor:
-        """A stage whose element at `i, j, ...` is `fn(i, j, ...)`; `dtype` only for results that are bare numbers.
+        """A stage whose element at `i, j, ...` is `fn(i, j, ...)`; `dtype` is only needed for bare numbers.
 
-        A stage with a role (`ROLES`) is named for it unless `name` says otherwise.
+        A stage with a role (`ROLES`) is named after it unless `name` is given.
         """
         axes = self.axes(shape)
         expr = wrap(fn(*(Index(a.name) for a in axes)), dtype or I64)
@@ -360,7 +360,7 @@ class Builder:
         return self._add(Scatter(self.fresh("scatter"), axes, start, inner, where_to, what, combine, self.note))
 
     def check(self, shape: Sequence[Dim], fn: Callable[..., Expr], message: str) -> None:
-        """State that `fn` must hold at every position; `message` completes "the node ...: "."""
+        """Add a check that `fn` holds at every position; `message` completes "the node ...: "."""
         axes = self.axes(shape, "k")
         cond = fn(*(Index(a.name) for a in axes))
         assert cond.dtype == BOOL, "a check is a condition"
@@ -368,7 +368,7 @@ class Builder:
             self.checks.append(Check(axes, cond, message))
 
     def pad(self, x: Tensor, before: Sequence[Dim], after: Sequence[Dim], value: Operand) -> Tensor:
-        """`x` with a border of `value`; negative pads cut. `x` itself where nothing is added."""
+        """`x` with a border of `value`; negative pads crop. `x` itself if nothing is added."""
         if all(p == 0 for p in (*before, *after)):
             return x
         shape = [b + n + a for b, n, a in zip(before, x.shape, after, strict=True)]

@@ -15,7 +15,7 @@ def exp(x: Expr) -> Expr:
 
 
 def decay(x: Expr) -> Expr:
-    """e**x of an x that is never above 0, as after a maximum is subtracted.
+    """e**x of an x that is never above 0, as after subtracting a maximum.
 
     Targets compute it in half the time.
     """
@@ -36,7 +36,7 @@ def absolute(x: Expr) -> Expr:
 
 
 def rounded_once(fn: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
-    """`fn` computed in the type in which sums accumulate, for formulas of several steps."""
+    """`fn` computed in the accumulation type, for formulas of several steps."""
     return wraps(fn)(lambda x: cast(x.dtype, fn(in_acc(x))))
 
 
@@ -49,7 +49,7 @@ def sigmoid(x: Expr) -> Expr:
 
 @rounded_once
 def softplus(x: Expr) -> Expr:
-    """`log(1 + exp(x))` without overflow, and exact where it is small."""
+    """`log(1 + exp(x))` without overflow, and accurate for small values."""
     return maximum(x, 0) + call("log1p", decay(-call("abs", x)))
 
 
@@ -63,14 +63,14 @@ def mish(x: Expr) -> Expr:
 
 @rounded_once
 def hard_swish(x: Expr) -> Expr:
-    """`x` times a line from 0 to 1 between -3 and 3."""
+    """`x` times a ramp from 0 to 1 between -3 and 3."""
     return x * clamp(x * (1 / 6) + 0.5, 0, 1)
 
 
 def erf(x: Expr) -> Expr:
     """The error function.
 
-    Of integers too, as operator set 9 has it, where onnx.reference rounds to f32 before it cuts: 1 from 4 on.
+    For integers too, as in operator set 9, where onnx.reference rounds to f32 before truncating: 1 from 4 on.
     """
     return call("erf", x) if x.dtype.is_float else cast(x.dtype, cast(F32, call("erf", cast(F64, x))))
 
@@ -89,13 +89,13 @@ def gelu(x: Expr) -> Expr:
 def gelu_tanh(x: Expr) -> Expr:
     """The tanh approximation of Gelu (ONNX Gelu, approximate=tanh).
 
-    `0.5 (1 + tanh u)` is `1 / (1 + exp(-2u))`, which keeps its digits where the tanh is near -1.
+    `0.5 (1 + tanh u)` is `1 / (1 + exp(-2u))`, which stays accurate where the tanh is near -1.
     """
     return x / (exp((x + x * x * x * 0.044715) * (-2 * sqrt(2 / pi))) + 1)
 
 
 def power(base: Expr, exponent: Expr) -> Expr:
-    """`base ** exponent` in the type of `base`; integer powers of floats by multiplication where that is exact enough.
+    """`base ** exponent` in the type of `base`; integer powers of floats use multiplication if that is accurate enough.
 
     An integer base with a float exponent is computed in f64, as numpy does.
     """
@@ -119,9 +119,9 @@ def power(base: Expr, exponent: Expr) -> Expr:
 
 
 def _integer_power(base: Expr, exponent: Expr) -> Expr:
-    """Integer powers in 64 bits, which wrap to narrower types correctly."""
+    """Integer powers in 64 bits, which wrap correctly to narrower types."""
     if exponent.dtype == U64:
-        # The powers of an odd number repeat after 2**62 or sooner, and of an even one all from the 64th on are 0.
+        # Powers of an odd number repeat after 2**62 or sooner, and those of an even one are all 0 from the 64th on.
         period = literal(1 << 62, U64)
         exponent = where(exponent < period, exponent, exponent % period + period)
     wide = base.dtype if exponent.dtype.bits < 32 or exponent.dtype == base.dtype else I64
@@ -141,11 +141,11 @@ def in_acc(x: Expr) -> Expr:
 def compute_type(dtype: DType) -> DType:
     """The float type in which means and norms of `dtype` are computed.
 
-    Of integers one that has them all, or nearly.
+    For integers, a type that represents all of them, or nearly.
     """
     return dtype.acc if dtype.is_float else F64 if dtype.bits > 16 else F32
 
 
 def by_floats(fn: Callable[[Expr], Expr]) -> Callable[[Expr], Expr]:
-    """A function of floats, of what may be an integer, which it is cut to."""
+    """A function on floats applied to a possible integer, with the result truncated."""
     return wraps(fn)(lambda x: fn(x) if x.dtype.is_float else cast(x.dtype, fn(cast(compute_type(x.dtype), x))))

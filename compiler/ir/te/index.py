@@ -1,7 +1,7 @@
 """Index arithmetic: te index expressions as dims, and back, which simplifies them.
 
 The position on an axis of extent `N` is a symbol with bounds `[0, N - 1]`, so `(16*o + i)//16` with `i < 16` is `o`,
-and the index maps of Reshape and of layouts come out clean.
+and the index maps of Reshape and of layouts simplify completely.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Load, Size
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.walks import transform, walk
 
-_MARK = "'"  # ends the symbol of an axis, so that it cannot be confused with a dim, whose name is a word
+_MARK = "'"  # suffix of an axis symbol, so that it differs from a dim, whose name is a word
 _TO_DIM: dict[str, Any] = {
     "add": lambda a, b: a + b, "sub": lambda a, b: a - b, "mul": lambda a, b: a * b, "min": dim.minimum,
     "max": dim.maximum, "floordiv": dim.floordiv, "mod": lambda a, b: a - b * dim.floordiv(a, b),
@@ -45,7 +45,7 @@ def axis_symbols(axes: Iterable[Axis]) -> dict[str, Dim]:
 
 
 def to_dim(e: Expr, axes: Mapping[str, Dim]) -> Dim | None:
-    """`e` as a dim over axis symbols, or None where it depends on data."""
+    """`e` as a dim over axis symbols, or None if it depends on data."""
     match e:
         case Const(value=int() as value) if e.dtype == I64:
             return value
@@ -63,7 +63,7 @@ def to_dim(e: Expr, axes: Mapping[str, Dim]) -> Dim | None:
 
 
 def from_dim(d: Dim) -> Expr:
-    """A dim over axis symbols as an expression; what does not depend on an axis stays one `Size`."""
+    """A dim over axis symbols as an expression; parts that depend on no axis stay one `Size`."""
     if isinstance(d, int):
         return literal(d, I64)
     if not any(map(is_axis, dim.symbols(d))):
@@ -119,7 +119,7 @@ def simplify(e: Expr, axes: Mapping[str, Dim]) -> Expr:
 
 
 def _shorter(old: Expr, new: Expr) -> Expr:
-    """The canonical form, unless spreading a `%` over a sum made it longer than what was written."""
+    """The canonical form, unless distributing a `%` over a sum made it longer than the original."""
     if isinstance(old, Binary) and old.op == "mod":
         size = sum(1 for _ in walk(new))
         return new if size <= sum(1 for _ in walk(old)) else old
@@ -160,7 +160,7 @@ def simplify_stage(stage: AnyStage) -> AnyStage:
 def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
     """The stride of a load along an axis; None if it is not constant.
 
-    Positions that are loaded may be the same along it.
+    Several positions along it may load the same element.
     """
     here = symbols[axis]
     if isinstance(here, int):

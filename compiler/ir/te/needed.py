@@ -1,7 +1,8 @@
 """The operand extents that a te body reads.
 
-Only what is exact is derived: loads that happen at every position, at indices whose ends are met. Other loads are those of choices,
-which bodies guard, and those at indices from the data, which native code clamps. `reach.py` looks for what is left.
+Only exact requirements are derived: from loads that occur at every position, at indices whose extremes are reached.
+Other loads are in selects, which bodies guard, or at data-dependent indices, which native code clamps.
+`bounds_check.py` searches for what remains.
 """
 
 from __future__ import annotations
@@ -16,14 +17,14 @@ from occ.compiler.ir.te.walks import children
 
 
 class Needed(NamedTuple):
-    """An axis of what is read, and the positions along it from the first to the last that are read.
+    """An axis that is read, and the first and last position read along it.
 
     Attributes:
         source: parameter or stage.
         axis: of it.
-        extent: that it has.
+        extent: its extent.
         first, last: positions.
-        certain: whether some position is surely computed, so that they are read whatever the sizes are.
+        certain: whether some position is certainly computed, so that they are read for any sizes.
     """
 
     source: str
@@ -35,7 +36,7 @@ class Needed(NamedTuple):
 
 
 class _Ends(NamedTuple):
-    """The least and the greatest value of an index, which it takes, and the axes that it moves with."""
+    """The minimum and maximum that an index reaches, and the axes that it depends on."""
 
     low: Dim
     high: Dim
@@ -43,7 +44,7 @@ class _Ends(NamedTuple):
 
 
 def needed(stages: Sequence[AnyStage], shapes: Mapping[str, Sequence[Dim]]) -> Iterator[Needed]:
-    """Operand extents that stages read and nothing proves.
+    """Operand extents that stages require without proof.
 
     Args:
         stages: in order; later ones may read earlier ones.
@@ -67,7 +68,7 @@ def _of_expr(e: Expr, axes: Sequence[Axis], known: Mapping[str, Sequence[Dim]]) 
             continue
         seen.add(id(n))
         match n:
-            case Select():  # the sides may be where they are for a reason
+            case Select():  # the branches may be guarded for a reason
                 todo.append((n.cond, box))
                 todo += [(r, box) for side in (n.then, n.other) for r in _reductions(side)]
             case Reduce():
@@ -80,7 +81,7 @@ def _of_expr(e: Expr, axes: Sequence[Axis], known: Mapping[str, Sequence[Dim]]) 
 
 
 def _reductions(e: Expr) -> list[Reduce]:
-    """The reductions on a side of a choice, which native code computes before it chooses."""
+    """The reductions in a branch of a select, which native code computes before selecting."""
     found: list[Reduce] = []
     todo, seen = [e], set[int]()
     while todo:

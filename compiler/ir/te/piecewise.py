@@ -1,7 +1,7 @@
 """Piecewise stages: intervals of the last axis with one expression each, as in Concat and Pad.
 
-`c[i<9] = i < 4 ? a[i] : b[i - 4]` has the parts `c[i<4] = a[i]` and, from 4 on, `c[i<5] = b[i]`. In each of them it is known where
-elements come from, so that they are read as vectors.
+`c[i<9] = i < 4 ? a[i] : b[i - 4]` has the parts `c[i<4] = a[i]` and, from 4 on, `c[i<5] = b[i]`. Within each part the
+source of the elements is fixed, so they are read as vectors.
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from occ.compiler.ir.te.function import TeStage
 from occ.compiler.ir.te.index import axis_symbols, is_axis, simplify, to_dim
 from occ.compiler.ir.te.walks import transform, walk
 
-MOST = 32  # parts: more are code without end
+MOST = 32  # maximum number of parts; more would make the code explode
 
 
 @dataclass(frozen=True)
 class Part:
-    """Some of the last axis of a stage.
+    """An interval of a stage's last axis.
 
     Attributes:
         start: its first position.
-        extent: how many there are.
-        expr: the element as a function of the position in the part, which has the name of the axis.
+        extent: its length.
+        expr: the element as a function of the position in the part, named like the axis.
     """
 
     start: Dim
@@ -38,9 +38,9 @@ class Part:
 
 
 def parts(s: TeStage) -> tuple[Part, ...]:
-    """The parts of a stage in order, with all of its last axis.
+    """The parts of a stage in order, covering its last axis.
 
-    None where it is the same everywhere, or if the order of the places where it changes depends on sizes.
+    None if it is the same everywhere, or if the order of the boundaries depends on sizes.
     """
     if not s.axes or s.axes[-1].extent in (0, 1):
         return ()
@@ -61,7 +61,7 @@ def parts(s: TeStage) -> tuple[Part, ...]:
 
 
 def _ordered(marks: set[Dim], extent: Dim) -> list[Dim]:
-    """The marks within the axis in order, or none if that is not known."""
+    """The boundaries within the axis in order, or none if their order is unknown."""
     inside = [m for m in marks if dim.upper(m) > 0 and dim.lower(m - extent) < 0]
     if any(dim.lower(m) < 0 or dim.upper(m - extent) > 0 for m in inside):
         return []
@@ -71,7 +71,7 @@ def _ordered(marks: set[Dim], extent: Dim) -> list[Dim]:
 
 
 def _marks(s: TeStage) -> Iterator[Dim]:
-    """The first positions along the last axis at which a comparison has another result, or a remainder begins anew."""
+    """The first positions along the last axis at which a comparison changes its result, or a remainder restarts."""
     symbols = axis_symbols(s.axes)
     for n in walk(s.expr):
         if isinstance(n, Binary) and n.lhs.dtype == I64:
@@ -94,7 +94,7 @@ def _mark(n: Binary, axis: Axis, symbols: dict[str, Dim]) -> Iterator[Dim]:
 
 
 def _periods(n: Binary, axis: Axis) -> Iterator[Dim]:
-    """Multiples of what a position is divided by, if there are a few for certain."""
+    """Multiples of a position's divisor, if there are certainly only a few."""
     period = to_dim(n.rhs, {})
     if n.lhs != Index(axis.name) or period is None:
         return

@@ -1,6 +1,6 @@
 """Integer overflow analysis of te expressions, by interval arithmetic.
 
-te wraps there. Code generators whose signed numbers must not overflow treat what may as an operation of its own.
+te arithmetic wraps. Code generators without wrapping signed arithmetic treat operations that may overflow separately.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from occ.compiler.ir.dtype import BOOL
 from occ.compiler.ir.te.expr import Binary, Call, Cast, Const, Expr, Index, Select, Size
 from occ.compiler.ir.te.walks import walk
 
-Range = tuple[float, float]  # the least and the greatest; ends are ints, which are exact, or infinite for floats
+Range = tuple[float, float]  # minimum and maximum; ends are exact ints, or infinite for floats
 _ALL: Range = (-inf, inf)
-_POSITIONS: Range = (0, 2**31 - 1)  # of an axis, and sizes: what native code counts them with
+_POSITIONS: Range = (0, 2**31 - 1)  # of an axis, and sizes: the type in which native code counts them
 
 
 def _corners(op: Callable[[float, float], float]) -> Callable[[Range, Range], Range]:
-    """The range of what is monotone in each operand."""
+    """The range of a function that is monotone in each operand."""
 
     def of(a: Range, b: Range) -> Range:
         found = [op(x, y) for x, y in product(a, b)]
@@ -34,7 +34,7 @@ def _remainder(a: Range, b: Range) -> Range:
 
 
 def _joined(a: Range, b: Range) -> Range:
-    """Bits that both have, where one is not negative."""
+    """Bits that both have, if one is not negative."""
     return (0, min(x[1] for x in (a, b) if x[0] >= 0)) if max(a[0], b[0]) >= 0 else _ALL
 
 
@@ -50,17 +50,17 @@ _BINARY: dict[str, Callable[[Range, Range], Range]] = {
 
 
 class Ranges:
-    """Ranges of the nodes of expressions, each found once."""
+    """Ranges of the nodes of expressions, each computed once."""
 
     def __init__(self) -> None:
         self._found: dict[int, tuple[Expr, Range]] = {}
 
     def overflows(self, e: Expr) -> bool:
-        """Whether the exact result of an integer node may not be one of its type."""
+        """Whether the exact result of an integer node may exceed its type."""
         return not _fits(_exact(e, self.of), e)
 
     def of(self, e: Expr) -> Range:
-        """The least and the greatest that a number can be."""
+        """The minimum and maximum that a number can be."""
         if id(e) not in self._found:
             for n in walk(e):
                 if id(n) not in self._found:
@@ -81,9 +81,9 @@ def _fits(found: Range, e: Expr) -> bool:
 
 
 def _exact(e: Expr, of: Callable[[Expr], Range]) -> Range:
-    """The range of a node before it wraps, of those of its children.
+    """The range of a node before it wraps, from its children's ranges.
 
-    That of its type where nothing more is known.
+    Its type's range if nothing more is known.
     """
     match e:
         case Const(value=int() | float() as value) if value == value:

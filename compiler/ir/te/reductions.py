@@ -19,7 +19,7 @@ COMBINE = {
 
 
 def neutral(kind: str, dtype: DType) -> float | int:
-    """The value that a reduction of a kind of `COMBINE`, or a fold, starts from; 0 and 1 for bools."""
+    """The initial value of a reduction of a kind in `COMBINE`, or of a fold; 0 and 1 for bools."""
     match kind:
         case "sum" | "any" | "fold" | "settle":
             return 0
@@ -31,19 +31,19 @@ def neutral(kind: str, dtype: DType) -> float | int:
             return dtype.highest
 
 
-BLOCK = 512  # terms of a sum of floats that are added in order; the sums of blocks are added like that again
+BLOCK = 512  # terms of a float sum added in order; the sums of blocks are added in the same way
 
 
 def sums_in_blocks(kind: str, dtype: DType, extents: Iterable[Dim]) -> bool:
-    """Whether a reduction is a sum of floats that may be long, so that blocks reduce its error.
+    """Whether a reduction is a possibly long sum of floats, whose error blocks reduce.
 
-    The error of one chain of `n` terms grows with `n`, that of a sum of blocks with the number of blocks and the length
-    of one (Higham, Accuracy and Stability of Numerical Algorithms, 4.2).
+    The error of one chain of `n` terms grows with `n`, that of a blocked sum with the number and the length of blocks
+    (Higham, Accuracy and Stability of Numerical Algorithms, 4.2).
     """
     return kind == "sum" and dtype.is_float and max_steps(extents) > BLOCK
 
 
 def max_steps(extents: Iterable[Dim]) -> float:
-    """An upper bound of the steps of nested loops; infinite where a size has none."""
+    """An upper bound on the steps of nested loops; infinite if a size has none."""
     bounds = [upper(n) for n in extents]
     return 0 if 0 in bounds else inf if inf in bounds else prod(bounds)

@@ -1,8 +1,8 @@
-"""Roles of te stages: what a stage is to the schedule of its method.
+"""Roles of te stages: the function of a stage in the schedule of its method.
 
-An operator states them in its body (`t.map(..., role="pad")`); they go with the stage through all passes, into text as
-`role(pad)`, and are compared. The schedule of a method asks for its roles, and never looks at names; everyone else asks for facts
-(`facts_of_role`).
+An operator states them in its body (`t.map(..., role="pad")`); they stay with the stage through all passes, print as
+`role(pad)`, and take part in comparisons. The schedule of a method looks stages up by role, never by name; all other
+code uses facts (`facts_of_role`).
 """
 
 from __future__ import annotations
@@ -16,31 +16,32 @@ _ATTENTION = ("query", "keys", "scores", "logits", "top", "exp", "total", "value
 WINOGRAD = {part: f"winograd_{part}" for part in _WINOGRAD}  # set by the op `winograd`
 STRASSEN = {part: f"strassen_{part}" for part in _STRASSEN}  # by `strassen`
 ATTENTION = {part: f"attend_{part}" for part in _ATTENTION}  # by `attend_scores` and `attend`
-PEAK = "attend_peak"  # by `attend` where rows may be empty: the top, or 0
-KEYS_OF_CHUNK = "attend_chunk"  # reads keys of a chunk, its first axis; the last chunk may end beyond them
-HEADS = "attend_heads"  # by `repeat_heads`: keys or values, each head for several of queries
+PEAK = "attend_peak"  # by `attend` if rows may be empty: the top, or 0
+KEYS_OF_CHUNK = "attend_chunk"  # reads keys of a chunk, its first axis; the last chunk may extend past them
+HEADS = "attend_heads"  # by `repeat_heads`: keys or values, each head for several query heads
 PAD = "pad"  # a border around a tensor
 PANELS = "panels"  # bytes in panels of columns, fours of rows innermost: [.., panel, four, column, byte]
 COLUMNS = "columns"  # the right operand of a product in panels of columns: [.., panel, row, column]
 CONV = "conv"  # sums over a window, whose rows are the positions of an image
-WINDOW_ROWS = "window_rows"  # what a window in a plane takes of its columns: one row for each row of the result
-SQUARES = "squares"  # what is read across the rows of a tensor
+WINDOW_ROWS = "window_rows"  # the column results of a planar window: one row for each row of the result
+SQUARES = "squares"  # read across the rows of a tensor
 SAMPLES = "samples"  # by `deform_samples`: sums of pixels at positions from tables, channels last
 UNPACKED = "unpacked_sum"  # by `block_matmul`: sums of activations times weights that are unpacked to f32
-SUM_BLOCK = "sum_block"  # a block of a long sum: terms are 0 beyond its end, and a loop over those before is shorter
+SUM_BLOCK = "sum_block"  # a block of a long sum: terms past its end are 0, and a loop over those before is shorter
 
 
 @dataclass(frozen=True)
 class Role:
-    """A role: facts about a stage for those who do not know its method.
+    """A role: facts about a stage for code that does not know its method.
 
     Attributes:
-        name: of the role, as texts have it.
-        keeps_axes: places of axes that a schedule tells apart: where one of them has a single element, no stage of the
-            function loses an axis.
-        keeps_order: stages of the function stay in the order of axes that they are written in, whatever that of results is.
-        any_order_sum: a sum of a few multiples, which may be taken in any order: docs/numerics.md says what infinities come to.
-        border_axis: the place of the axis whose tests are false in all but a few steps of a loop; None if there is none.
+        name: as in texts.
+        keeps_axes: positions of axes that a schedule distinguishes: if one of them has a single element, no stage of
+        the function loses an axis.
+        keeps_order: stages of the function keep their written axis order, whatever the results' order is.
+        any_order_sum: a sum of a few multiples in any order; docs/numerics.md says how infinities are handled.
+        border_axis: the index of the axis whose tests are false in all but a few steps of a loop; None if there is
+        none.
         own_memory: it is computed into memory, however cheap it is.
     """
 

@@ -1,4 +1,4 @@
-"""Axes that a scatter passes on: those along which each element is written at its own position."""
+"""Axes that a scatter passes through: those along which each element is written at its own position."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from occ.compiler.ir.te.walks import walk
 
 
 def passed_on(s: Scatter) -> dict[str, str]:
-    """The result's axes by those of `over` that map to the same position.
+    """The result's axes, by the axes of `over` that map to the same position.
 
     `y[i, j] = scatter[u, v](..; p[u], v; ..)` --> `{"v": "j"}`. No two steps along them write one element, so their order is free.
-    Nothing if no other axis is left.
+    Empty if no other axis is left.
     """
     found: dict[str, str] = {}
     for u in s.over:

@@ -11,7 +11,7 @@ from occ.compiler.ir.dim import Dim, Sym, build, cases, lower, split_constant, t
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """The test of a variant, on the sizes of a run: `left <= right`."""
+    """The condition of a variant on run-time sizes: `left <= right`."""
 
     left: Dim
     right: Dim
@@ -23,7 +23,7 @@ class AtMost:
     def always(self) -> bool:
         """Whether it holds for all sizes.
 
-        Halide finds that out as well, and then has no loops of the other schedule.
+        Halide detects that too, and then drops the loops of the other schedule.
         """
         return upper(self.left - self.right) <= 0
 
@@ -54,10 +54,10 @@ class AtMost:
 
     @classmethod
     def parsed(cls, left: Dim, comparison: str, right: Dim) -> AtMost:
-        """The test that a text states.
+        """The condition that a text states.
 
         Raises:
-            ValueError: it compares in another way.
+            ValueError: it uses another comparison.
         """
         if comparison != "<=":
             raise ValueError(f"a variant has a test `{comparison}`; it takes `<=`")
@@ -74,13 +74,13 @@ class Directive:
     Attributes:
         stage: name of the stage.
         call: a scheduling call of Halide, of `CALLS`.
-        args: names of axes, stages and tail strategies, integers, tests, and sizes that a run decides.
-        update: the number of the update definition that it schedules, from 1 on, or 0 for the start value. A reduction has one; a
-            stage that is computed in parts (`in_parts`) has one for each, and its last axis is that of the part.
-        variant: the number of the variant of the stage that it belongs to, from 1 on in the order of the calls
-            `stage.specialize(test)`, or 0: the sizes of a run decide, and the first whose test holds is taken.
-        line: of the text that it was read from, or 0.
-        rule: the schedule rule that made it, or nothing.
+        args: names of axes, stages and tail strategies, integers, conditions, and run-time sizes.
+        update: the number of the update definition that it schedules, from 1, or 0 for the initial value. A reduction
+        has one; a stage computed in parts (`in_parts`) has one each, with the part's axis as its last axis.
+        variant: the number of the stage's variant that it belongs to, from 1 in the order of the calls
+        `stage.specialize(test)`, or 0: at run time, the first whose test holds is used.
+        line: of the text that it was parsed from, or 0.
+        rule: the schedule rule that made it, or empty.
     """
 
     stage: str
@@ -104,7 +104,7 @@ AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT, FIRST, TEST, SIZE = (
 )  # fmt: skip
 TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")
 
-# call -> (arguments, how many of them must be there); `...` repeats the one before
+# call -> (arguments, how many of them are required); `...` repeats the one before
 CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "split": ((AXIS, NEW, NEW, SIZE, TAIL), 4),
     "fuse": ((AXIS, AXIS, NEW), 3),
@@ -141,20 +141,20 @@ Schedule = tuple[Directive, ...]
 
 @dataclass(frozen=True, slots=True)
 class Hint:
-    """Schedule choices of the user or the tuner for a kernel; rules choose all else.
+    """The user's or tuner's schedule choices for a kernel; rules choose the rest.
 
-    Choices that a kernel has no use for are left.
+    Choices that do not apply to a kernel are ignored.
 
     Attributes:
         vectorize: lanes of a vector; 0 to leave it to the rules.
-        tile: positions along the axis before the vectors that are computed together; 0 likewise.
-        vectors: vectors of a tile of a product; 0 likewise.
-        unroll: steps of a sum that stand in order in the innermost loop; 0 likewise.
-        block: tiles, or rows of a window, that are computed in order by a thread; 0 likewise.
-        outer: what the outermost loop of a product goes over, `rows` or `columns`; empty likewise.
-        parallel: whether the outer loops run on several threads; None likewise.
-        compute_root: stages that are no reduction are computed into memory, in order, instead of inside of
-            each other.
+        tile: positions along the axis before the vectors that are computed together; 0 as above.
+        vectors: vectors in a tile of a product; 0 as above.
+        unroll: unrolled steps of a sum in the innermost loop; 0 as above.
+        block: tiles, or rows of a window, that a thread computes in order; 0 as above.
+        outer: the outermost loop of a product, over `rows` or `columns`; empty as above.
+        parallel: whether the outer loops run on several threads; None as above.
+        compute_root: whether stages that are not reductions are computed into memory, in order, instead of inside each
+        other.
     """
 
     vectorize: int = 0
@@ -171,7 +171,7 @@ class Hint:
         """A hint from its text, `vectorize=8, tile=4, parallel=off, compute_root`.
 
         Raises:
-            Invalid: an unknown choice or a value that it cannot have.
+            Invalid: an unknown choice or an invalid value.
         """
         made: dict[str, int | bool | str] = {}
         for item in filter(None, (part.strip() for part in text.split(","))):

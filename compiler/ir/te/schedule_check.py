@@ -30,7 +30,7 @@ Scope = tuple[str, int, int]  # a stage, the numbers of its update and of its va
 
 
 def schedule_problems(f: TeFunc) -> Iterator[str]:
-    """Errors of a schedule, directive by directive, with line numbers where known."""
+    """Errors of a schedule, directive by directive, with line numbers if known."""
     if f.halide:
         return
     variants = {0, *(d.variant for d in f.schedule)}
@@ -45,7 +45,7 @@ def schedule_problems(f: TeFunc) -> Iterator[str]:
     for d in f.schedule:
         if text := _problem(d, f, loops):
             yield f"{f', line {d.line}' if d.line else ''}: `{d}` {text}"
-            return  # what follows may be about loops that it should have made
+            return  # later errors may be about loops that it should have made
 
 
 def _problem(d: Directive, f: TeFunc, loops: dict[Scope, set[str]]) -> str:
@@ -92,7 +92,7 @@ def _is(kind: str, a: Arg, d: Directive, f: TeFunc, here: set[str], loops: dict[
 
 
 def _is_made(d: Directive, f: TeFunc) -> bool:
-    """Whether a directive that follows makes the loop that a stage is computed at."""
+    """Whether a later directive makes the loop at which a stage is computed."""
     reader, loop = d.args
     return any(
         loop in (x.args[1:3] if x.call == "split" else x.args[2:])

@@ -17,15 +17,15 @@ CODE = "OCC0615"
 
 
 def splice(t: Builder, f: TeFunc, operands: Sequence[Tensor]) -> Tensor | tuple[Tensor, ...]:
-    """Append the stages of `f` to those of `t`, with fresh names; returns the results.
+    """Append the stages of `f` to those of `t`, with new names; returns the results.
 
     Args:
         t: the builder.
         f: the function; each of its dims is an extent of a parameter.
-        operands: what its parameters stand for.
+        operands: arguments for its parameters.
 
     Raises:
-        Invalid: an operand is not of the type of its parameter.
+        Invalid: an operand does not have the type of its parameter.
     """
     return _Splice(t, f, operands).results()
 
@@ -85,7 +85,7 @@ class _Splice:
 
 
 def _bind(f: TeFunc, operands: Sequence[Tensor]) -> dict[str, Dim]:
-    """The dims of a function, by what its operands are."""
+    """The dims of a function, computed from its operands."""
     if len(operands) != len(f.params):
         raise Invalid(f"te `{f.name}` takes {len(f.params)} operands, not {len(operands)}", code=CODE)
     dims: dict[str, Dim] = {}

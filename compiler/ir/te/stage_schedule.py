@@ -11,7 +11,7 @@ from occ.compiler.ir.te.schedule import CALLS, Arg, Directive
 
 
 class Loop(str):
-    """The handle of a loop of a stage: the stage has it as an axis, or `StageSchedule` made it."""
+    """The handle of a loop of a stage: one of its axes, or a result of `StageSchedule`."""
 
     __slots__ = ()
 
@@ -24,8 +24,8 @@ class StageSchedule:
         xo, xi = out.split(x, 8)
         out.vectorize(xi).parallel(outer[0])
 
-    All calls of `CALLS` are methods. `split` and `fuse` return the loops that they make, under names that no other loop of the
-    stage has; the others return this object.
+    All calls in `CALLS` are methods. `split` and `fuse` return the loops that they create, with names unique in the
+    stage; the others return this object.
 
     Args:
         stage: the stage.
@@ -33,9 +33,9 @@ class StageSchedule:
 
     Attributes:
         name: of the stage.
-        axes: loops over the axes of the stage, the outermost first.
-        reduced: loops over the terms of its reduction, likewise.
-        directives: what was called.
+        axes: loops over the axes of the stage, outermost first.
+        reduced: loops over the terms of its reduction, outermost first.
+        directives: the calls so far.
     """
 
     def __init__(self, stage: AnyStage, *, update: int = 0) -> None:
@@ -57,9 +57,9 @@ class StageSchedule:
         Args:
             loop: of this stage.
             factor: steps of a block.
-            tail: what happens where they do not divide the loop, one of `TAILS`.
-            into: the letters, or words, that the names of the two loops end with.
-            root: the loop whose name they begin with, if not this one.
+            tail: the tail strategy for a remainder, one of `TAILS`.
+            into: the letters, or words, appended to form the names of the two loops.
+            root: the loop whose name they start with, if not this one.
 
         Returns:
             The outer and the inner loop.
@@ -70,14 +70,14 @@ class StageSchedule:
         return outer, inner
 
     def fuse(self, inner: Loop, outer: Loop, name: str = "") -> Loop:
-        """Fuse two loops that follow each other into one; returns it."""
+        """Fuse two adjacent loops into one; returns it."""
         self._taken -= {inner, outer}
         fused = self._fresh(name or f"{outer}{inner}")
         self._add("fuse", inner, outer, fused)
         return fused
 
     def fuse_outwards(self, loop: Loop, around: Sequence[Loop]) -> Loop:
-        """Fuse a loop with all those around it, the innermost first; returns the one that they become."""
+        """Fuse a loop with all those around it, innermost first; returns the result."""
         for outer in reversed(around):
             loop = self.fuse(loop, outer, f"{loop}{outer}")
         return loop

@@ -1,7 +1,7 @@
 """Storage of float8, float4 and sub-byte integers as bytes.
 
-te knows these types; native code does not. `to_bytes` rewrites a te function so that every value of such a type is its
-code in a u8, decoded by integer arithmetic where it is converted or compared, and encoded where one is made.
+te supports these types; native code does not. `to_bytes` rewrites a te function so that every value of such a type is
+its code in a u8, decoded by integer arithmetic where it is converted or compared, and encoded where one is produced.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ from occ.compiler.ir.te.function import AnyStage, Check, Param, Scatter, TeFunc
 
 @dataclass(frozen=True)
 class Format:
-    """A float of a sign, `exponent` and `mantissa` bits; `special` says what the largest codes mean.
+    """A float with a sign, `exponent` and `mantissa` bits; `special` gives the meaning of the largest codes.
 
     `ieee`: infinity and NaN in the last exponent; `fn`: the last code is NaN; `fnuz`: the code of -0 is NaN, there is no
     -0; `finite`: neither infinity nor NaN.
@@ -75,7 +75,7 @@ def is_stored(dtype: DType) -> bool:
 
 
 def decode(code: Expr, dtype: DType) -> Expr:
-    """The value of a code: an f32 of a float, an i8 or u8 of an integer."""
+    """The value of a code: an f32 for a float, an i8 or u8 for an integer."""
     if dtype.is_int:
         mask = (1 << dtype.bits) - 1
         if dtype.kind == "u":
@@ -88,7 +88,7 @@ def decode(code: Expr, dtype: DType) -> Expr:
         return where(equal(bits, 255), _NAN, Bitcast(power, F32))
     f = FORMATS[dtype.name]
     magnitude = bits & f.magnitude
-    # The code instead of exponent and mantissa of an f32, then the bias corrected; this is right for subnormals too.
+    # The code moves to exponent and mantissa of an f32, then the bias is corrected; this is right for subnormals too.
     value = Bitcast(_left(magnitude, 23 - f.mantissa), F32) * 2.0 ** (127 - f.bias)
     if f.special == "ieee":
         value = where(magnitude > f.largest, where(equal(magnitude, f.largest + 1), _INF, _NAN), value)
@@ -145,7 +145,7 @@ def _right(x: Expr, n: int) -> Expr:
 
 
 def to_bytes(f: TeFunc) -> TeFunc:
-    """The function with codes instead of values that no machine computes with; itself where it has none."""
+    """The function with codes instead of values of types without machine arithmetic; unchanged if it has none."""
     used = {p.type.dtype for p in (*f.params, *f.results)} | {s.dtype for s in f.stages}
     if not any(map(is_stored, used)):
         return f
@@ -170,23 +170,23 @@ def _stage(s: AnyStage) -> AnyStage:
 
 
 def _expr(e: Expr) -> Expr:
-    """`e` with codes for values. The types of the original nodes say what a rewritten child stands for."""
+    """`e` with codes for values. The types of the original nodes tell what a rewritten child represents."""
     return _Rewriting().visit(e)
 
 
 class _Rewriting:
     def __init__(self) -> None:
-        self.memo: dict[int, tuple[Expr, Expr]] = {}  # keeps the node alive, so that its id stays its own
+        self.memo: dict[int, tuple[Expr, Expr]] = {}  # keeps the node alive, so that its id stays unique
 
     def visit(self, e: Expr) -> Expr:
-        """The rewritten node: a code where `e` is of a stored type."""
+        """The rewritten node: a code if `e` has a stored type."""
         found = self.memo.get(id(e))
         if found is None:
             found = self.memo[id(e)] = (e, self._made(e))
         return found[1]
 
     def value(self, e: Expr) -> Expr:
-        """The rewritten node as a value to compute with."""
+        """The rewritten node as a value for arithmetic."""
         new = self.visit(e)
         return decode(new, e.dtype) if is_stored(e.dtype) else new
 

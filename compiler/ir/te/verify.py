@@ -1,4 +1,4 @@
-"""Checks that a te function is well formed: loads fit what they read, operands have one element type."""
+"""Checks that a te function is well formed: loads match their sources, operands share one element type."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from occ.compiler.ir.te.walks import walk
 def te_problems(f: TeFunc) -> Iterator[str]:
     """Errors of a te function.
 
-    Passes that change a stage and not its readers compute with the wrong bytes.
+    A pass that changes a stage but not its readers would read the wrong bytes.
     """
     if unknown := [name for name in symbols(*sizes_of(f)) if name not in f.dims]:
         yield f"te @{f.name} has the size {unknown[0]}, which is none of its dims"

@@ -37,7 +37,7 @@ _CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
     Cast: lambda e: (e.arg,),
     Bitcast: lambda e: (e.arg,),
     Reduce: lambda e: (e.body,),
-}  # a table, because walks take most of the time of the passes on te
+}  # a table, because walks dominate the time of te passes
 
 
 def children(e: Expr) -> tuple[Expr, ...]:
@@ -80,7 +80,7 @@ def walk(e: Expr) -> Iterator[Expr]:
 
 _LEAVES = frozenset((Const, Index, Size, Carried))
 _MOST_WALKED = 4096
-_walked: dict[int, list[Expr]] = {}  # id of a root -> its nodes: passes walk the same expressions again and again
+_walked: dict[int, list[Expr]] = {}  # id of a root -> its nodes: passes walk the same expressions repeatedly
 
 
 def _nodes(e: Expr) -> list[Expr]:
@@ -106,7 +106,7 @@ def _nodes(e: Expr) -> list[Expr]:
 def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
     """Bottom-up replacement: `fn` sees each node with rewritten children and returns its replacement or None.
 
-    A node that becomes one of its rewritten parts, as `x + r` where `r` becomes 0, is not rewritten again.
+    A node that becomes one of its rewritten children, as `x + r` does if `r` becomes 0, is not rewritten again.
     """
     memo: dict[int, Expr] = {}
     rewritten: set[int] = set()
