@@ -12,11 +12,11 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LIMIT = 400
 MOST = {
-    "files over 300 lines": 45,
-    "functions over 40 lines": 46,
-    "functions of more than 7 parameters": 73,
-    "lines over 120 columns": 718,
-    "statements that the formatter skips": 342,
+    "files over 300 lines": 36,
+    "functions over 40 lines": 44,
+    "functions of more than 7 parameters": 71,
+    "lines over 120 columns": 676,
+    "statements that the formatter skips": 315,
 }
 
 

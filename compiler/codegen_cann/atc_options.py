@@ -1,8 +1,8 @@
 """Option table of `atc`, the compiler of the CANN toolkit.
 
-Each row says what values an option takes, and what `-C atc.NAME=VALUE` does with it.
+Each row says which values an option accepts, and what `-C atc.NAME=VALUE` does with it.
 
-Names, values and meanings are those that `atc --help` of CANN 8.1 to 9.0 lists.
+Names, values and meanings follow `atc --help` of CANN 8.1 to 9.0.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ class AtcOption:
     """An option of `atc`.
 
     Attributes:
-        kind: `file` is a configuration, which goes along with the graph; `folder` is a place on the machine of the toolkit.
-        values: what it may be; anything of its kind if empty.
-        own: the `-C` option of occ that sets it, where there is one.
-        instead: what to do in its place, where it has no effect on graphs of occ or would make them wrong; or empty.
-        holds: values that say what holds anyway, of an option with `instead`.
+        kind: `file` is a configuration, shipped with the graph; `folder` is a place on the toolkit's machine.
+        values: allowed values; any of its kind if empty.
+        own: the `-C` option of occ that sets it, if there is one.
+        instead: what to do instead, if it has no effect on graphs of occ or would make them wrong; or empty.
+        holds: values that state what is true anyway, for an option with `instead`.
     """
 
     kind: Kind = "text"
@@ -38,12 +38,12 @@ class AtcOption:
     holds: tuple[str, ...] = ()
 
     def allows(self, value: str) -> bool:
-        """Whether a value, or each of a list for several inputs, says what holds anyway."""
+        """Whether a value, or each of a list for several inputs, states what is true anyway."""
         return bool(self.holds) and set(value.split(",")) <= set(self.holds)
 
     @property
     def is_passed(self) -> bool:
-        """Whether `atc` gets it as it is."""
+        """Whether `atc` gets it unchanged."""
         return not self.own and not self.instead
 
 
@@ -61,7 +61,7 @@ def _instead(remedy: str, *holds: str) -> AtcOption:
 
 
 ATC_OPTIONS: dict[str, AtcOption] = {
-    # what occ writes itself
+    # what occ itself writes
     "model": _instead("occ names the parts: the model is the argument MODEL"),
     "output": _instead("`-o` says where to write"),
     "framework": _instead("occ reads ONNX models, which are framework 5: export the model to ONNX", "5"),
@@ -92,10 +92,10 @@ ATC_OPTIONS: dict[str, AtcOption] = {
     # tuning and caches
     "auto_tune_mode": _TEXT, "mdl_bank_path": _FOLDER, "op_bank_path": _FOLDER, "op_compiler_cache_dir": _FOLDER,
     "op_compiler_cache_mode": AtcOption(values=("enable", "disable", "force")),
-    # looking inside
+    # inspection
     "log": AtcOption(values=("debug", "info", "warning", "error", "null")), "op_debug_level": AtcOption(values=("0", "1", "2", "3", "4")),
     "op_debug_config": _FILE, "debug_dir": _FOLDER, "status_check": _BIT, "quant_dumpable": _BIT, "display_model_info": _BIT,
-    # what has no effect on graphs of occ, or would make them wrong
+    # no effect on graphs of occ, or makes them wrong
     "out_nodes": _instead(
         "atc ends the model there: `occ extract MODEL --to NAME -o part.onnx` does so, and part.onnx is what to build; "
         "`--outputs NAME` adds outputs to the declared ones"
@@ -118,13 +118,13 @@ ATC_OPTIONS: dict[str, AtcOption] = {
 
 
 def checked(given: Mapping[str, object]) -> tuple[tuple[str, str], ...]:
-    """Options that `atc` gets as they are, in the order of the table.
+    """Options that `atc` gets unchanged, in the order of the table.
 
     Args:
-        given: values by the names of the options.
+        given: values by option name.
 
     Raises:
-        CompileError: OCC0603 an unknown name, one that occ sets itself or that has no effect, or a value that it does not take.
+        CompileError: OCC0603 an unknown name, one that occ sets itself or without effect, or an invalid value.
     """
     made = {name: value for name, v in given.items() if (value := _value(name, str(v))) is not None}
     return tuple((name, made[name]) for name in ATC_OPTIONS if name in made)
@@ -167,9 +167,9 @@ def contents(key: str, path: str) -> bytes:
     """The configuration file that an option names.
 
     Raises:
-        CompileError: OCC0603 it cannot be read, or is none.
+        CompileError: OCC0603 it cannot be read, or is not a file.
     """
-    if not os.path.isfile(path):  # unlike `Path.is_file`, it takes texts of any length
+    if not os.path.isfile(path):  # unlike `Path.is_file`, it accepts texts of any length
         raise error(
             "OCC0603", f"`-C {key}={shorten(path, 80)}` names no file", help="paths start from the current folder"
         )

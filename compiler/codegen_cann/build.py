@@ -50,10 +50,10 @@ Compile = Callable[[Callable[[], Module]], Artifact]
 
 
 def check(m: Module, options: AscendOptions, source: str, at: At) -> list[Diagnostic]:
-    """Warnings about ops of a module that the CPU would run; arguments as `build`.
+    """Warnings about ops of a module that the CPU would run; arguments as for `build`.
 
     Raises:
-        CompileError: what `build` would raise; with symbolic extents also every op that GE has no operator for.
+        CompileError: as `build`; with symbolic extents also for every op without a GE operator.
     """
     if sizes := sets_of_sizes(m, options):
         made = one_graph(m, sizes, options, source, at)
@@ -78,15 +78,15 @@ def _units(graphs: Sequence[DeviceGraph], options: AscendOptions) -> dict[str, l
 
 
 def _slow(units: Mapping[str, Sequence[Placed]], options: AscendOptions, source: str) -> list[Diagnostic]:
-    """Warnings of what the AI CPU runs."""
+    """Warnings about what the AI CPU runs."""
     return slow_warnings([p for nodes in units.values() for p in nodes], options.target, source)
 
 
 def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op, str]:
-    """The verdicts of a module under the limits that the options set.
+    """The verdicts on a module under the limits that the options set.
 
     Raises:
-        CompileError: OCC0301 an op that the device cannot take, with `cpu_fallback=off`; OCC0305 symbolic extents.
+        CompileError: OCC0301 an unsupported op, with `cpu_fallback=off`; OCC0305 symbolic extents.
     """
     check_extents(m, options.target)
     found = verdicts(m, options)
@@ -107,9 +107,9 @@ def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op,
 
 
 def _move_what_lacks_sizes(m: Module, found: dict[Op, str], options: AscendOptions) -> None:
-    """Move ops to the CPU whose sizes a cut leaves unknown, or that have no single graph.
+    """Move ops to the CPU if a cut leaves their sizes unknown, or they have no single graph.
 
-    `found` gets the reasons.
+    `found` receives the reasons.
     """
     while True:
         parts = partition(m, lambda op: not found[op])  # noqa: B023 - it is called at once
@@ -130,7 +130,7 @@ def cut(m: Module, options: AscendOptions, source: str) -> list[Part]:
     """The parts of a module.
 
     Raises:
-        CompileError: OCC0301 an op that the device cannot take, with `cpu_fallback=off`; OCC0305 symbolic extents.
+        CompileError: OCC0301 an unsupported op, with `cpu_fallback=off`; OCC0305 symbolic extents.
     """
     found = _verdicts_within(m, options, source)
     limit = options.npu_mem_limit
@@ -151,8 +151,8 @@ def cut(m: Module, options: AscendOptions, source: str) -> list[Part]:
 def _partition(m: Module, found: dict[Op, str], options: AscendOptions) -> list[Part]:
     """The parts of a module.
 
-    With `offload=cost`, parts on the device that the CPU is faster with go to the CPU, and get a reason in `found`; what is
-    left is cut anew until all pay.
+    With `offload=cost`, device parts that are faster on the CPU move there, and get a reason in `found`; the rest is
+    cut again until every part pays off.
     """
     while True:
         parts = partition(m, lambda op: not found[op])  # noqa: B023 - it is called at once
@@ -181,9 +181,9 @@ def build(m: Module, options: AscendOptions, compile_cpu_part: Compile, source: 
     Args:
         m: at the last stage of the target.
         options: of the target.
-        compile_cpu_part: compiles what the CPU runs, of which it is given what makes the module.
+        compile_cpu_part: compiles what the CPU runs, given a function that makes the module.
         source: how messages name the model.
-        at: the module at given values of its symbols, as `target.Build` has it.
+        at: the module at given values of its symbols, see `target.Build`.
 
     Raises:
         CompileError: as `cut`, or a CPU subgraph does not compile.
@@ -222,7 +222,7 @@ def build(m: Module, options: AscendOptions, compile_cpu_part: Compile, source: 
 
 
 def _manifest(m: Module, options: AscendOptions, parts: Sequence[Part]) -> Manifest:
-    """The manifest without what is known when the parts are written."""
+    """The manifest, without the fields that are known once the parts are written."""
     inputs, outputs, dims, constraints = signature(m)
     return Manifest(
         m.name,
@@ -241,7 +241,7 @@ def _manifest(m: Module, options: AscendOptions, parts: Sequence[Part]) -> Manif
 
 
 def parts_and_graphs(m: Module, options: AscendOptions, source: str, at: At) -> tuple[list[Part], list[DeviceGraph]]:
-    """The parts of a module, and the graphs of those on the device; arguments as `build`.
+    """The parts of a module, and the graphs of the device parts; arguments as for `build`.
 
     Raises:
         CompileError: as `cut` and `geared_graph`.

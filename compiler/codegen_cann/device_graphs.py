@@ -1,4 +1,4 @@
-"""The GE graphs of parts: of one set of sizes, or one graph for several."""
+"""The GE graphs of parts: for one set of sizes, or one graph for several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from occ.compiler.ir.types import TensorType
 
 @dataclass(eq=False)
 class DeviceGraph:
-    """A part of the device as a GE graph, and the bytes of its intermediate values."""
+    """A device part as a GE graph, and the bytes of its intermediate values."""
 
     part: Part
     graph: Graph
@@ -35,13 +35,13 @@ class DeviceGraph:
 
 
 def output_names(m: Module, part: Part) -> list[str]:
-    """Names of what a part gives: that of the model where it is an output of the model."""
+    """Names of a part's results: the model's name for an output of the model."""
     names = dict(zip(m.main.results, m.main.result_names, strict=True))
     return [names.get(v, v.name) for v in part.outputs]
 
 
 def graph_of(m: Module, part: Part, options: AscendOptions, names: Sequence[str] | None = None) -> Graph:
-    """The GE graph of a device part; `names` are those of its outputs, where values alone do not tell."""
+    """The GE graph of a device part; `names` are its output names, where values alone are ambiguous."""
     return _graph_and_need(m, part, options, names)[0]
 
 
@@ -70,9 +70,9 @@ def _graph_and_need(
 
 
 def sets_of_sizes(m: Module, options: AscendOptions) -> list[dict[str, int]]:
-    """The sizes of the symbolic dims at which the one graph of a model is made.
+    """The sizes of the symbolic dims for which the single graph of a model is made.
 
-    None where all extents are constant.
+    None if all extents are constant.
     """
     if options.dynamic_ranges:
         return samples(ranges(m, options))
@@ -84,10 +84,10 @@ def one_graph(
 ) -> DeviceGraph:
     """The graph of a model for several sets of sizes.
 
-    Where those of the model as it is optimised for each differ, with the same ops at all.
+    Used where the graphs optimised for each set differ: it is made from the same ops for all.
 
-    Gears of 1 and 2, at which axes go and recurrences are written out, get the graph of all sizes around the gears, where they
-    have none with the others.
+    Gears of 1 and 2, which drop axes and unroll recurrences, get the general graph if they cannot be merged with the
+    others.
 
     Raises:
         CompileError: as `geared_graph`, of the first.
@@ -108,7 +108,7 @@ def one_graph(
 def geared_graph(
     m: Module, sizes: Sequence[Mapping[str, int]], modules: Sequence[Module], options: AscendOptions, source: str
 ) -> DeviceGraph:
-    """The graph of a model with gears: all of it is one part.
+    """The graph of a model with gears, which is a single part.
 
     Args:
         m: with symbolic extents.
@@ -118,7 +118,7 @@ def geared_graph(
         source: how messages name the model.
 
     Raises:
-        CompileError: OCC0301 the device cannot take all of it; OCC0305 the gears differ in more than extents.
+        CompileError: OCC0301 the device does not support all of it; OCC0305 the gears differ in more than extents.
     """
     graphs: list[Graph] = []
     for value, name in zip(m.main.results, m.main.result_names, strict=True):
@@ -147,7 +147,7 @@ def geared_graph(
 
 
 def _known(m: Module, sizes: Sequence[Mapping[str, int]]) -> Known:
-    """The extents in a model that follow from those of its inputs."""
+    """The extents in a model that follow from its inputs."""
     shapes = [(k, arg.type.dims) for k, arg in enumerate(m.main.args) if isinstance(arg.type, TensorType)]
     places = {
         str(d): (k, axis) for k, dims in shapes for axis, d in enumerate(dims) if isinstance(d, Sym) and d.is_symbol
@@ -162,7 +162,7 @@ def _known(m: Module, sizes: Sequence[Mapping[str, int]]) -> Known:
 def _whole(m: Module, where: Sequence[int]) -> Part:
     """A module as one part: all of its inputs, and some of its outputs by position.
 
-    Each gear has values of its own; what they have in common is this order, so that it is what binds.
+    Each gear has its own values; only this order is common to them, so the order links them.
     """
     ops = [op for op in m.main.body.body if not is_free(op)]
     return Part("part0", True, ops, list(m.main.args), [m.main.results[k] for k in where])
@@ -172,7 +172,7 @@ def device_graphs(m: Module, parts: Sequence[Part], options: AscendOptions) -> l
     """The GE graphs of the device parts, checked.
 
     Raises:
-        AssertionError: a graph does not fit the prototypes; the verdicts should have seen to that.
+        AssertionError: a graph does not match the prototypes; the verdicts should have prevented that.
     """
     made: list[DeviceGraph] = []
     for part in parts:

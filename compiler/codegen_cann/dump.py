@@ -1,4 +1,4 @@
-"""The dumps of Ascend targets: GE graphs, the C++ that builds them, and the commands that compile them."""
+"""Dumps for Ascend targets: GE graphs, C++ that builds them, and the commands that compile them."""
 
 from __future__ import annotations
 

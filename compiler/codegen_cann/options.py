@@ -29,25 +29,25 @@ SOCS: dict[str, tuple[str, ...]] = {
 # Targets whose chips have no fp32 matrix unit, and those without bf16, whose matrix units are made for half precision.
 FP16_ONLY = ("ascend310", "ascend310p", "ascend910")
 _HALVES = (*FP16_ONLY, "ascend310b")
-# precision_mode -> the precision_mode_v2 that it is called today; one has no such name
+# precision_mode -> its current precision_mode_v2 name; one has none
 PRECISION_MODES: dict[str, str] = {
     "force_fp16": "fp16", "force_fp32": "cube_fp16in_fp32out", "cube_fp16in_fp32out": "cube_fp16in_fp32out",
     "allow_fp32_to_fp16": "allow_fp32_to_fp16", "must_keep_origin_dtype": "origin", "allow_mix_precision": "mixed_float16",
     "allow_mix_precision_fp16": "mixed_float16", "allow_mix_precision_bf16": "mixed_bfloat16",
 }  # fmt: skip
 PRECISION_MODES_V2 = ("origin", "fp16", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16")
-_ATC = "atc."  # begins the `-C` keys of what `atc` gets as it is
-_NEXT = ("ascend910_95", "ascend950")  # how chips after the 910_93 are called
+_ATC = "atc."  # prefix of the `-C` keys that `atc` gets unchanged
+_NEXT = ("ascend910_95", "ascend950")  # names of chips after the 910_93
 GEARS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
 
 
 @dataclass(frozen=True)
 class AscendOptions(Options):
-    """Options of an Ascend target. Names, defaults and meanings are the provider's, where it has the option.
+    """Options of an Ascend target. Names, defaults and meanings are the provider's, if it has the option.
 
     Attributes:
-        calibrated: nodes that stay FLOAT because sample inputs have shown that they must; `-C` does not set them.
-        atc: options that `atc` gets as they are, which `-C atc.NAME=VALUE` sets.
+        calibrated: nodes that stay FLOAT because sample inputs have shown that they must; not settable by `-C`.
+        atc: options that `atc` gets unchanged, set by `-C atc.NAME=VALUE`.
     """
 
     target: str = "ascend310p"
@@ -142,8 +142,8 @@ class AscendOptions(Options):
     def precision(self) -> str:
         """The precision mode of FLOAT, by its current name.
 
-        By default it is `origin` where the matrix unit has fp32. The other chips have no kernel for fp32 there, so that
-        operands in half precision are the closest to the model that they can do.
+        By default it is `origin` if the matrix unit supports fp32. The other chips have no fp32 kernel there, so
+        operands in half precision are the closest that they can do.
         """
         if self.precision_mode:
             return PRECISION_MODES[self.precision_mode]
@@ -157,11 +157,11 @@ class AscendOptions(Options):
 
     @property
     def gears(self) -> str:
-        """The gear option that is given, or empty."""
+        """The gear option in use, or empty."""
         return next((k for k in GEARS if getattr(self, k)), "")
 
     def check(self) -> None:
-        """Refuse what the chip cannot do, and combinations that make no sense.
+        """Reject what the chip does not support, and contradictory combinations.
 
         Raises:
             CompileError: OCC0603.
@@ -201,7 +201,7 @@ def chip_hint(soc: str, target: str = "") -> str:
 
 
 def chip_remarks(options: AscendOptions) -> list[str]:
-    """Warnings about a chip name that stands for another chip."""
+    """Warnings about a chip name that means another chip."""
     if options.soc_version != "Ascend910B":
         return []
     return [

@@ -1,4 +1,4 @@
-"""What an Ascend artifact says of its parts: records for the runtime, files and lines for people."""
+"""Descriptions of parts in an Ascend artifact: records for the runtime, files and text for people."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from occ.compiler.ir.value import Value
 from occ.compiler.plan.signature import dim_expr
 from occ.runtime.device_part import DevicePart, PartTensor
 
-_PLUMBING = ("Data", "Const", "NetOutput")  # nodes that are no operators of the model
+_PLUMBING = ("Data", "Const", "NetOutput")  # nodes that are not operators of the model
 
 
 def _estimates(graphs: Sequence[DeviceGraph], options: AscendOptions) -> list[dict[str, Any]]:
@@ -48,7 +48,7 @@ def estimate_of(graph: Graph, options: AscendOptions) -> Estimate:
 def for_people(graph: Graph, options: AscendOptions) -> dict[str, bytes]:
     """The C++ that builds a graph.
 
-    With `dump_graphs` also the constants that it reads, its text and its view; op by op, the operators by themselves.
+    With `dump_graphs` also its constants, its text and its view; op by op, the single operators.
     """
     name = graph.name
     source, constants = cpp(graph)
@@ -78,7 +78,7 @@ def summary_of(parts: Sequence[Part], graphs: Sequence[DeviceGraph], options: As
 
 
 def places(units: Mapping[str, Sequence[Placed]], options: AscendOptions) -> dict[str, Any]:
-    """Lines of the summary: nodes by unit, those on the AI CPU, and which kernel tables say so."""
+    """Lines of the summary: nodes by unit, those on the AI CPU, and which kernel tables decided."""
     nodes, table = [p for each in units.values() for p in each], kernels_of(options)
     where = "installed here" if table.installed else "as occ knows them"
     return {"units": counts(nodes), "ai_cpu": slow_nodes(nodes), "kernel_tables": f"CANN {table.release}, {where}"}

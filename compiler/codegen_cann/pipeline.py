@@ -16,7 +16,7 @@ from occ.compiler.passes.pipeline import Pipeline, canonical, inferred
 
 
 def ascend(options: AscendOptions) -> Pipeline:
-    """The pipeline of Ascend targets, whose operators take codes and scales as the model has them."""
+    """The pipeline of Ascend targets, whose operators take codes and scales as in the model."""
     integers = (UseIntegers(),) if options.qdq == "integer" else ()
     ports = CastPorts(getattr(options, "input_fp16_nodes", ""), getattr(options, "output_type", ""))
     return {
@@ -27,7 +27,7 @@ def ascend(options: AscendOptions) -> Pipeline:
 
 
 def _has_column_scales(options: AscendOptions) -> bool:
-    """Whether products of half precision with weights of INT8 that have a scale for each column are one kernel."""
+    """Whether half-precision products with INT8 weights that have a scale per column are one kernel."""
     if options.precision not in HALF_RESULTS:
         return False
     kernel = "WeightQuantBatchMatmulV2", "INT8", 1, options.precision

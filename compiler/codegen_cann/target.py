@@ -26,7 +26,7 @@ def _operators() -> Mapping[str, str]:
 
 
 def _whole(op: Op, options: Options) -> bool:
-    """Whether an operator that GE has is one node with its attributes; a recurrence is written out where not."""
+    """Whether an operator of GE is a single node with its attributes; if not, a recurrence is unrolled."""
     if op.name not in ("GRU", "LSTM"):
         return True
     from occ.compiler.codegen_cann.mapping.recurrent import fits
@@ -52,7 +52,7 @@ def _cpu_subgraph(c: Build, made: Callable[[], Module]) -> Artifact:
     """The compiled CPU subgraph of a model; through LLVM without a C++ compiler or Halide.
 
     Args:
-        made: makes the module, which a compilation uses up.
+        made: creates the module, which a compilation consumes.
 
     Raises:
         CompileError: it does not compile.

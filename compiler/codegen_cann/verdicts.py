@@ -26,15 +26,15 @@ At = Callable[..., Module]  # `Build.at` of a compilation
 
 
 def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
-    """Why the device cannot take each op of the main function; empty for those that it can.
+    """Why the device does not support each op of the main function; empty if it does.
 
-    Where the device takes a model as one part, an op may have extents that the data decide, if the device decides them.
+    If the device runs a model as one part, an op may have data-dependent extents, if the device computes them.
     """
     precision, chip = options.precision, chip_for(options)
     unsized = replace(chip, dynamic=True)
     found: dict[Op, str] = {}
-    decided: set[str] = set()  # sizes that the device finds
-    lost: dict[str, str] = {}  # sizes that the CPU finds, and by which operator
+    decided: set[str] = set()  # sizes that the device computes
+    lost: dict[str, str] = {}  # sizes that the CPU computes, and by which operator
     for op in (o for o in m.main.body.body if not is_free(o)):
         names, own = used(op), defined_sizes(op)
         if outside := names & lost.keys():
@@ -56,7 +56,7 @@ def decides(options: AscendOptions) -> bool:
 
 
 def _sized_verdict(op: Op, sizes: Sequence[Mapping[str, int]], precision: str, m: Module, chip: Chip) -> str:
-    """Why the device cannot take an op with extents that the data decide."""
+    """Why the device does not support an op with data-dependent extents."""
     graphs: list[Graph] = []
     try:
         for each in sizes:
@@ -71,16 +71,14 @@ def _sized_verdict(op: Op, sizes: Sequence[Mapping[str, int]], precision: str, m
 
 
 def kernels_of(options: AscendOptions) -> KernelTable:
-    """Kernel tables of the chip: of the installed toolkit, else those that occ knows."""
+    """Kernel tables of the chip: the installed toolkit's, otherwise the built-in ones."""
     return kernels_for(options.target.removeprefix("ascend"))
 
 
 def chip_for(options: AscendOptions) -> Chip:
     """The limits of the chip for the graphs of a build.
 
-    Kernels whose support depends on sizes do not go with several sizes.
-
-    Kernels whose fitness sizes decide do not go with several sizes.
+    Kernels whose support depends on sizes cannot be used with several sizes.
     """
     chip = CHIPS[options.target]
     sized = (options.gears or options.dynamic_ranges) and chip.attention == "PromptFlashAttention"
@@ -94,7 +92,7 @@ def chip_for(options: AscendOptions) -> Chip:
 
 
 def refusals(m: Module, found: Mapping[Op, str], target: str, source: str) -> list[Diagnostic]:
-    """A diagnostic for every op that the device cannot take."""
+    """A diagnostic for every op that the device does not support."""
     made: list[Diagnostic] = []
     for op, reason in found.items():
         if reason:

@@ -1,8 +1,8 @@
 """Static AIPP: image preprocessing on the device, configured as for `atc --insert_op_conf`.
 
-The configuration is text: `aipp_op { key: value ... }`, one for each input. `atc` puts an operator in front of the graph, and the
-input of what it compiles is the picture: bytes in the format of the configuration. What is checked here is what would be
-wrong only there, or only in the numbers.
+The configuration is text: `aipp_op { key: value ... }`, one per input. `atc` inserts an operator in front of the graph,
+and the input of the compiled model is the picture: bytes in the configured format. The checks here cover what would
+otherwise only fail there, or only show in the numbers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _WHOLE = (
 )  # fmt: skip
 _REAL = ("padding_value", *(f"min_chn_{k}" for k in range(4)), *(f"var_reci_chn_{k}" for k in range(4)))
 _WORDS = ("aipp_mode", "input_format", "related_input_name")
-_OFF = ("resize", "ax_swap_switch", "single_line_mode")  # which are not checked here, or do nothing
+_OFF = ("resize", "ax_swap_switch", "single_line_mode")  # not checked here, or without effect
 _TOKEN = re.compile(r'\s+|#[^\n]*|(?P<op>[{}:])|(?P<word>"[^"\n]*"|[^\s{}:#"]+)')
 
 Value = str | bool | int | float
@@ -36,8 +36,8 @@ class Picture:
     """The image from which AIPP makes an input.
 
     Attributes:
-        keys: of the configuration, as it gives them.
-        width, height: of the picture; those of the input where the configuration names none.
+        keys: of the configuration, as written.
+        width, height: of the picture; the input's if the configuration has none.
     """
 
     keys: Mapping[str, Value]
@@ -45,13 +45,13 @@ class Picture:
     height: int
 
     def shape(self, batch: int) -> tuple[int, ...]:
-        """The extents of the pictures in bytes: rows of pixels; the colours of YUV420SP are below the rows."""
+        """The extents of the pictures in bytes: rows of pixels; for YUV420SP the colours follow the rows."""
         if self.keys["input_format"] == "YUV420SP_U8":
             return (batch, self.height * 3 // 2, self.width)
         return (batch, self.height, self.width, _CHANNELS[str(self.keys["input_format"])])
 
     def text(self, rank: int) -> str:
-        """The configuration for one input of a graph."""
+        """The configuration of one input of a graph."""
         keys = {
             **self.keys,
             "related_input_rank": rank,
@@ -64,14 +64,14 @@ class Picture:
 
 
 def pictures(path: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Picture]:
-    """The inputs that a configuration is for.
+    """The inputs that a configuration applies to.
 
     Args:
         path: of the configuration.
         shapes: of the inputs of the model by name, in order.
 
     Raises:
-        CompileError: OCC0603 it cannot be read, or is none, or does not fit the inputs.
+        CompileError: OCC0603 it cannot be read, or does not match the inputs.
     """
     try:
         text = Path(path).read_text("utf-8")

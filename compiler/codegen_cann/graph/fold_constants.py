@@ -1,4 +1,4 @@
-"""Constant folding of GE graphs: casts, views, transpositions, slices and gathers of constants are constants."""
+"""Constant folding of GE graphs: casts, views, transpositions, slices and gathers of constants."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.formats import occ_type, stored_size
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref, drop_dead
 
-_SMALL = 1 << 10  # bytes that a constant may add to those of the model
+_SMALL = 1 << 10  # bytes by which a constant may grow the model
 
 
 def _cast(node: Node, x: np.ndarray, out: Desc) -> np.ndarray | None:
@@ -31,7 +31,7 @@ def _gather(node: Node, x: np.ndarray, out: Desc, at: np.ndarray, axis: np.ndarr
 
 
 def _slice(node: Node, x: np.ndarray, out: Desc, *bounds: np.ndarray) -> np.ndarray | None:
-    """With constant bounds of some axes; steps back are left to the device."""
+    """With constant bounds on some axes; negative steps are left to the device."""
     if len(bounds) != 4 or any(node.attrs.values()) or bounds[3].min(initial=1) < 1:
         return None
     cut = [slice(None)] * x.ndim
@@ -47,10 +47,10 @@ _FOLDS: Mapping[str, _Fold] = {
 
 
 def fold_constants(top: Graph) -> None:
-    """Replace nodes that read constants alone by constants, where the model grows by little.
+    """Replace nodes that only read constants by constants, if the model grows little.
 
-    What would make a large constant larger, or keep a second form of one beside it, stays: half-precision weights are cast on
-    the device. Outputs of a graph stay nodes. Extents must be final, since several graphs are merged node by node.
+    Not folded: what would enlarge a large constant, or keep two forms of one; half-precision weights are cast on the
+    device. Outputs of a graph stay nodes. Extents must be final, since several graphs are merged node by node.
     """
     for graph in top.all():
         outputs = {r.node for r in graph.outputs}
@@ -67,7 +67,7 @@ def fold_constants(top: Graph) -> None:
 
 
 def _folded(node: Node, readers: Mapping[Node, list[Node]]) -> np.ndarray | None:
-    """The value of a node; None if it is no constant, or too large a one."""
+    """The value of a node; None if it is not constant, or too large."""
     fold = _FOLDS.get(node.type)
     operands = [r for r in node.inputs if r is not None]
     out = node.outputs[0]
@@ -84,7 +84,7 @@ def _folded(node: Node, readers: Mapping[Node, list[Node]]) -> np.ndarray | None
 
 
 def _foldable(node: Node) -> bool:
-    """Whether a node is a constant by now, or may become one."""
+    """Whether a node is constant by now, or may become so."""
     return node.type == "Const" or (node.type in _FOLDS and all(r is None or _is_const(r) for r in node.inputs))
 
 

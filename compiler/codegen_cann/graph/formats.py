@@ -1,6 +1,6 @@
 """Element types and tensor formats in GE's numbering and spelling.
 
-GE numbers types in two ways: one in graphs, one in AscendCL.
+GE numbers types in two ways: one in graphs, another in AscendCL.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ import numpy as np
 
 from occ.compiler.ir.dtype import BY_NAME, DType, from_numpy
 
-# GE spelling -> (number in TensorDescriptor.dtype, number in attributes and in AscendCL, bytes an element). INT4 is a type of
-# constants alone here: two of them are in a byte.
+# GE spelling -> (number in TensorDescriptor.dtype, number in attributes and in AscendCL, bytes per element). INT4
+# occurs only in constants here, two per byte.
 TYPES: dict[str, tuple[int, int, int]] = {
     "UNDEFINED": (0, 28, 0), "FLOAT": (1, 0, 4), "FLOAT16": (2, 1, 2), "INT8": (3, 2, 1), "UINT8": (4, 4, 1),
     "INT16": (5, 6, 2), "UINT16": (6, 7, 2), "INT32": (7, 3, 4), "INT64": (8, 9, 8), "UINT32": (9, 8, 4),
@@ -29,7 +29,7 @@ FLOATS = frozenset({"FLOAT", "FLOAT16", "DOUBLE", "BF16"})
 
 
 def ge_type(dtype: DType) -> str | None:
-    """GE's name of an element type; None where GE has none."""
+    """GE's name of an element type; None if GE has none."""
     return _FROM_OCC.get(dtype.name)
 
 
@@ -39,9 +39,9 @@ def occ_type(name: str) -> DType:
 
 
 def stored(value: np.ndarray) -> bytes:
-    """The bytes of a constant: those of its elements in a row.
+    """The bytes of a constant: its elements in order.
 
-    Of INT4 the first one is in the low half of a byte.
+    For INT4, the first one is in the low half of a byte.
     """
     flat = np.ascontiguousarray(value).reshape(-1)
     if flat.dtype != ml_dtypes.int4:
@@ -73,5 +73,5 @@ def attribute_number(name: str) -> int:
 
 
 def serial_name(name: str) -> str:
-    """How GE writes a type into string attributes: `DT_FLOAT`; readers know BF16 as `DT_BFLOAT16` only."""
+    """How GE writes a type in string attributes: `DT_FLOAT`; readers know BF16 only as `DT_BFLOAT16`."""
     return "DT_BFLOAT16" if name == "BF16" else f"DT_{name}"

@@ -1,6 +1,6 @@
-"""Nodes that GE's fusion passes put instead of others that AI Core has no kernel for.
+"""Replacements that GE's fusion passes make for nodes without an AI Core kernel.
 
-Sources: ConstToAttrStridedSliceV2Fusion and TopKFusionPass in Huawei's operator repositories, and what the kernel of TopKD takes.
+Sources: ConstToAttrStridedSliceV2Fusion and TopKFusionPass in Huawei's operator repositories, and TopKD's kernel.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from math import prod
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Node, Ref, data_node
 
-_SMALL, _FEW = 32768, 16  # TopKD leaves a `k` of less than 16 among more elements to the AI CPU
+_SMALL, _FEW = 32768, 16  # TopKD leaves a `k` below 16 among more elements to the AI CPU
 _LARGEST_K, _LONGEST = 4096, 1 << 21
 
 
 def _slice(node: Node) -> Node | None:
-    """StridedSliceV2 with constant bounds as StridedSliceD, which has them as attributes."""
+    """StridedSliceV2 with constant bounds as StridedSliceD, whose bounds are attributes."""
     if any(r is None or r.node.type != "Const" for r in node.inputs[1:]):
         return None
     return Node("", "StridedSliceD", node.inputs[:1], node.outputs, {}, node.input_names[:1], node.output_names)
@@ -38,6 +38,6 @@ _PASSES: dict[str, Callable[[Node], Node | None]] = {"StridedSliceV2": _slice, "
 
 
 def replacement(node: Node) -> Node | None:
-    """The node that a pass makes of one, if there is a kernel for it; None where no pass applies."""
+    """The node into which a pass turns one, if it has a kernel; None if no pass applies."""
     made = _PASSES.get(node.type)
     return made(node) if made else None

@@ -1,4 +1,4 @@
-"""Gears: one compiled graph for a few sizes of its symbolic dims (`mapping/merge.py` merges them)."""
+"""Gears: one compiled graph for several sizes of its symbolic dims (`mapping/merge.py` merges them)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _MOST = 100
 
 
 def _unknown(m: Module, axes: Sequence[int] | None = None) -> list[Sym]:
-    """The unknown extents of the inputs in order; of some axes only."""
+    """The unknown extents of the inputs in order, or only those of some axes."""
     found: list[Sym] = []
     for arg in m.main.args:
         assert isinstance(arg.type, TensorType), "inputs are tensors"
@@ -34,7 +34,7 @@ def gears(m: Module, options: AscendOptions) -> list[dict[str, int]]:
     """Values of the symbols of each gear.
 
     Raises:
-        CompileError: OCC0603 the option does not fit the symbolic dims; OCC0305 other dims are symbolic as well.
+        CompileError: OCC0603 the option does not match the symbolic dims; OCC0305 other dims are symbolic too.
     """
     key = options.gears
     given: str = getattr(options, key)
@@ -56,7 +56,7 @@ def gears(m: Module, options: AscendOptions) -> list[dict[str, int]]:
 
 
 def _gear(key: str, extents: Sequence[Sym], row: Sequence[int]) -> dict[str, int]:
-    """A gear from values for all unknown extents; an extent that follows from others has to agree with them."""
+    """A gear from values for all unknown extents; an extent that follows from others must agree with them."""
     made = {str(d): v for d, v in zip(extents, row, strict=True) if d.is_symbol}
     for d, v in zip(extents, row, strict=True):
         if symbols(d).keys() <= made.keys() and evaluate(d, made) != v:
@@ -73,7 +73,7 @@ def _checked(key: str, given: str, made: list[dict[str, int]]) -> list[dict[str,
 
 
 def _by_name(m: Module, given: str, row: Sequence[str]) -> dict[str, int]:
-    """A gear whose sizes have the names of the symbolic dims, such as `past=16,total=17`."""
+    """A gear whose sizes are named after the symbolic dims, such as `past=16,total=17`."""
     labels = {info.label: name for name, info in m.symbols.items()}
     wanted = symbols(*_unknown(m))
     found: dict[str, int] = {}
@@ -101,7 +101,7 @@ def _number(key: str, text: str) -> int:
 
 
 def _in_order(m: Module, options: AscendOptions) -> str:
-    """The gears as atc takes them: values in the order of the unknown extents."""
+    """The gears in atc's form: values in the order of the unknown extents."""
     given: str = getattr(options, options.gears)
     if "=" not in given:
         return given
@@ -113,7 +113,7 @@ def arguments(m: Module, options: AscendOptions) -> list[str]:
     """The arguments of atc for the gears of a model.
 
     Raises:
-        CompileError: OCC0305 the name of an input cannot stand in an argument of atc.
+        CompileError: OCC0305 the name of an input is not valid in an atc argument.
     """
     key = options.gears
     if not key:
@@ -128,11 +128,11 @@ def input_shape(m: Module, what: str, extent: Callable[[Dim], str]) -> str:
 
     Args:
         m: the model.
-        what: that is asked of atc, for the message.
-        extent: one as atc reads it.
+        what: the feature that needs the argument, for the message.
+        extent: an extent in atc's notation.
 
     Raises:
-        CompileError: OCC0305 the name of an input cannot stand in an argument of atc.
+        CompileError: OCC0305 the name of an input is not valid in an atc argument.
     """
     shapes: list[str] = []
     for arg in m.main.args:

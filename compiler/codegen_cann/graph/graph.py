@@ -55,12 +55,12 @@ class Node:
     Attributes:
         name: unique in the model.
         type: operator type.
-        inputs: what each anchor reads, in prototype order; None where an optional input is absent.
+        inputs: the value of each anchor, in prototype order; None if an optional input is absent.
         input_names: `x`, or `x0`, `x1`, ... of a dynamic input.
         attrs: plain Python values; `Const` holds its array as `value`.
-        formats: format of each input where it is not that of the output that it reads.
+        formats: format of each input that differs from that of the output it reads.
         graphs: names of sub-graphs, in prototype order.
-        source: ONNX nodes that it stands for.
+        source: ONNX nodes that it implements.
     """
 
     name: str
@@ -90,7 +90,7 @@ class Graph:
     Attributes:
         nodes: in topological order.
         data: its Data nodes, by index.
-        outputs: what it gives.
+        outputs: its results.
         output_names: names of the outputs in the model.
         children: sub-graphs of its nodes, nested ones included.
     """
@@ -125,12 +125,12 @@ def data_node(name: str, desc: Desc, index: int, extra: Mapping[str, Any] | None
 
 
 def zeros(desc: Desc) -> np.ndarray:
-    """An array of a described tensor."""
+    """An array with the described type and shape."""
     return np.zeros(desc.shape, occ_type(desc.dtype).numpy)
 
 
 def drop_dead(graph: Graph) -> None:
-    """Remove nodes that no output needs; Data nodes stay."""
+    """Remove nodes that no output depends on; Data nodes stay."""
     needed: set[Node] = set()
     work = [r.node for r in graph.outputs] + graph.data
     while work:

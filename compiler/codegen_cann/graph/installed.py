@@ -16,10 +16,10 @@ from occ.compiler.codegen_cann.graph.kernels import Kernel, KernelTable, Operand
 from occ.compiler.diagnostics import error, shorten
 from occ.runtime.release import read_release
 
-# Folders of an `opp` folder, the toolkit's own and those of packages of operators, with what a chip is called in them.
+# Folders of an `opp` folder, the toolkit's own and those of operator packages, and how chips are named in them.
 _CORE = ("built-in/op_impl/ai_core/tbe/config/{soc}", "vendors/*/op_impl/ai_core/tbe/config/{soc}")
 _CPU = ("built-in/op_impl/aicpu", "vendors/*/op_impl/cpu/config")
-ORDER = ("AI Core", "AI CPU", "TF")  # in which GE asks the units
+ORDER = ("AI Core", "AI CPU", "TF")  # the order in which GE tries the units
 _LIBRARIES = {"AICPUKernel": "AI CPU", "CUSTAICPUKernel": "AI CPU", "TFKernel": "TF"}
 _TYPES = {
     "float": "FLOAT", "float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BF16", "double": "DOUBLE", "float64": "DOUBLE", "bool": "BOOL",
@@ -27,7 +27,7 @@ _TYPES = {
 
 
 def kernels_for(chip: str) -> KernelTable:
-    """Kernel tables of a chip: from the toolkit under ASCEND_HOME_PATH, else those that occ knows.
+    """Kernel tables of a chip: from the toolkit under ASCEND_HOME_PATH, otherwise the built-in ones.
 
     Raises:
         CompileError: OCC0404 a table of the toolkit cannot be read.
@@ -41,16 +41,16 @@ def _installed(home: str, chip: str, _stamp: tuple[int, ...]) -> KernelTable | N
     made = read_tables(Path(home), chip)
     if not made:
         return None
-    for op, rows in made.items():  # TensorFlow's kernels state no types: they count where no chip has another one
+    for op, rows in made.items():  # TensorFlow's kernels state no types: they count if no chip has another one
         if rows[0].unit == "TF" and not any(k.unit == "TF" for k in builtin(chip).kernels(op)):
             made[op] = []
     return KernelTable(with_decided(chip, made), release_of(Path(home)), installed=True)
 
 
 def read_tables(home: Path, chip: str) -> dict[str, list[Kernel]]:
-    """The kernels by operator as the tables of a toolkit have them, those of AI Core first.
+    """The kernels by operator from the tables of a toolkit, AI Core's first.
 
-    None where it has no table of the chip.
+    None if it has no table for the chip.
 
     Raises:
         CompileError: OCC0404 a table cannot be read.
@@ -81,12 +81,12 @@ def _cpu_tables(home: Path) -> list[Path]:
 
 
 def _stamp(home: str, chip: str) -> tuple[int, ...]:
-    """When the tables were written, so that a process sees another installation."""
+    """When the tables were written, so that a process notices a new installation."""
     return tuple(p.stat().st_mtime_ns for p in (*_tables(Path(home), chip), *_cpu_tables(Path(home))))
 
 
 def release_of(home: Path) -> str:
-    """The release of a toolkit, as `version.info` says."""
+    """The release of a toolkit, from `version.info`."""
     return next(
         filter(None, (read_release(home / name / "version.info", name) for name in ("opp", "compiler", "."))), "unknown"
     )
@@ -127,6 +127,6 @@ def _operand(record: Mapping[str, Any], key: str, decided: bool) -> Operand:
 
 
 def _type(text: str) -> str:
-    """GE's name of an element type, of `float16` or `DT_FLOAT16`."""
+    """GE's name of an element type, given `float16` or `DT_FLOAT16`."""
     bare = text.removeprefix("DT_").lower()
     return _TYPES.get(bare, bare.upper())

@@ -1,12 +1,13 @@
 """GE's `_keep_dtype`: nodes that stay in FLOAT under a half-precision mode.
 
-`atc --keep_dtype=FILE` sets the attribute on the nodes that the file names, and its passes read it; here it is in the
+`atc --keep_dtype=FILE` sets the attribute on the nodes listed in the file, and its passes read it; here it is in the
 `.air` itself. By default these nodes are kept:
 
-- those that lead to a logarithm: half precision ends at 6e-8, where the logarithm still has much to tell, and a relative
-  error of its operand is an absolute one of its result. Behind an activation the values are of ordinary size again;
-- those that scale integers to FLOAT or back, and make the scales: sums of integer products exceed 65504, and scales are small;
-- those that read a constant that half precision rounds to zero, such as the 1e-12 below which nothing is divided by.
+- nodes leading to a logarithm: half precision ends at 6e-8, where the logarithm is still informative, and a relative
+error of its operand is an absolute error of its result. After an activation, values have ordinary magnitudes again;
+- nodes that scale integers to FLOAT or back, and compute the scales: integer sums of products exceed 65504, and scales
+are small;
+- nodes that read a constant that half precision rounds to zero, such as an epsilon of 1e-12 in a divisor.
 """
 
 from __future__ import annotations
@@ -26,14 +27,14 @@ _BOUNDED = frozenset({"HardSigmoid", "LayerNorm", "Relu", "Sigmoid", "SoftmaxV2"
 _INTEGERS = frozenset({"INT8", "UINT8", "INT16", "UINT16", "INT32"})
 _STRUCTURE = frozenset({"Const", "Data", "If", "While"})
 _PRODUCTS = ("BatchMatMul", "Conv", "Einsum", "MatMul")
-_LEAST = 2.0**-25  # half of the smallest number of half precision: what is less becomes zero
+_LEAST = 2.0**-25  # half of the smallest half-precision number: anything less rounds to zero
 
 
 def mark(graph: Graph, options: AscendOptions) -> None:
-    """Mark the nodes of a graph that keep their precision, as the options say.
+    """Mark the nodes of a graph that keep their precision, according to the options.
 
     Raises:
-        CompileError: OCC0603 `keep_dtype` is neither `auto` nor `off` nor a file that can be read.
+        CompileError: OCC0603 `keep_dtype` is neither `auto` nor `off` nor a readable file.
     """
     if options.precision == "origin":
         return
@@ -72,7 +73,7 @@ def _sensitive(g: Graph) -> Iterable[Node]:
 
 
 def _behind(seeds: Sequence[Node], least: int = 0) -> dict[Node, None]:
-    """Some nodes and the FLOAT nodes that lead to them, back to where values are bounded, or have `least` elements."""
+    """Some nodes and the FLOAT nodes leading to them, back to where values are bounded, or have `least` elements."""
     kept = dict.fromkeys(seeds)
     work = list(kept)
     while work:
@@ -87,7 +88,7 @@ def _behind(seeds: Sequence[Node], least: int = 0) -> dict[Node, None]:
 
 
 def _scaling(g: Graph) -> Iterator[Node]:
-    """Nodes that scale integers to FLOAT or FLOAT to integers, and those that make the scales."""
+    """Nodes that scale integers to FLOAT or FLOAT to integers, and those that compute the scales."""
     readers: dict[Node, list[Node]] = {}
     for n in g.nodes:
         for r in n.inputs:
@@ -107,7 +108,7 @@ def _scaling(g: Graph) -> Iterator[Node]:
 
 
 def _rounded(node: Node) -> Iterator[Node]:
-    """The nodes that quantise, from the last back to the division by the scale."""
+    """The quantising nodes, from the last back to the division by the scale."""
     while node.type in ("Add", "ClipByValue", "DivNoNan", "RealDiv", "Round"):
         yield node
         if node.type in ("DivNoNan", "RealDiv") or node.inputs[0] is None:
@@ -122,7 +123,7 @@ def _vanishes(node: Node) -> bool:
 
 
 def listed(path: str) -> frozenset[str]:
-    """The lines of a file as `atc --keep_dtype` takes it: names of nodes, or `OpType::` and an operator.
+    """The lines of a file in the format of `atc --keep_dtype`: node names, or `OpType::` and an operator.
 
     Raises:
         CompileError: OCC0603 it cannot be read.

@@ -1,7 +1,7 @@
-"""Kernel tables of the chips: which unit runs an operator, for which element types and shapes.
+"""Kernel tables of the chips: which unit runs an operator, and for which element types and shapes.
 
-`kernels.json` has those that CANN 8.1.RC1 installs (`tools/ge_kernels.py` writes it from an installed toolkit); where a toolkit is
-installed, its own tables take their place (`installed.py`).
+`kernels.json` lists those that CANN 8.1.RC1 installs (`tools/ge_kernels.py` writes it from an installed toolkit); the
+tables of an installed toolkit take precedence (`installed.py`).
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from occ.compiler.codegen_cann.graph.graph import Graph, Node
 
 RELEASE = "8.1.RC1"  # of `kernels.json`
 FLOATS = ("FLOAT", "FLOAT16", "BF16")
-# What GE does without a kernel: structure, views, sizes; and what its passes replace by other operators.
+# What GE handles without a kernel: structure, views, sizes; and what its passes replace by other operators.
 _NO_KERNEL = frozenset(
     {
         "Bitcast", "Const", "Data", "ExpandDims", "FileConstant", "Identity", "If", "NetOutput", "Reshape", "Shape", "ShapeN", "Size", "Squeeze",
@@ -26,7 +26,7 @@ _NO_KERNEL = frozenset(
     }
 )  # fmt: skip
 _REPLACED = frozenset({"GlobalAveragePool", "TensorScatterAdd"})
-_ALIKE = {"910_93": "910b"}  # Huawei's sources name the types of the two together
+_ALIKE = {"910_93": "910b"}  # Huawei's sources list the types of the two together
 _EXACT = frozenset({"AscendAntiQuant", "AscendDequant", "AscendQuant", "Cast"})  # no precision mode changes their types
 
 
@@ -35,7 +35,7 @@ class Operand:
     """A tensor of a kernel.
 
     Attributes:
-        types: GE's names: those of each combination in turn, or all that it takes; empty where code of the kernel decides.
+        types: GE's names: one per combination, or all accepted ones; empty if the kernel's code decides.
     """
 
     name: str
@@ -48,9 +48,9 @@ class Kernel:
     """The kernels of an operator on a unit.
 
     Attributes:
-        unit: `AI Core`, `AI CPU`, or `TF` for those that TensorFlow's kernels on the AI CPU run.
-        dynamic: extents may be unknown.
-        paired: the types of the operands go with each other, place by place; else each takes any of its own.
+        unit: `AI Core`, `AI CPU`, or `TF` for TensorFlow's kernels on the AI CPU.
+        dynamic: whether extents may be unknown.
+        paired: whether operand types are combined position by position; otherwise each may have any of its own.
     """
 
     unit: str
@@ -65,7 +65,7 @@ class Kernel:
         return any(o.types for o in (*self.inputs, *self.outputs))
 
     def takes(self, node: Node, precision: str) -> bool:
-        """Whether it serves a node in a precision mode."""
+        """Whether it supports a node in a precision mode."""
         if not self.known:
             return True
         needed = [
@@ -92,7 +92,7 @@ def _outputs(node: Node) -> list[tuple[str, str]]:
 def _needed(
     operands: Sequence[Operand], tensors: Sequence[tuple[str, str]], node: Node, precision: str
 ) -> list[tuple[Operand | None, set[str]]]:
-    """The operand that each tensor is, and the types that would do for it."""
+    """The operand for each tensor, and the types that are acceptable for it."""
     found: list[tuple[Operand | None, set[str]]] = []
     for k, (name, dtype) in enumerate(tensors):
         if dtype:
@@ -103,7 +103,7 @@ def _needed(
 
 
 def types_for(dtype: str, precision: str) -> set[str]:
-    """The types that a kernel may have what a graph has in one: modes but `origin` take another floating-point type."""
+    """The types that a kernel may have for a graph's type: modes except `origin` allow another floating-point type."""
     if dtype not in FLOATS or precision == "origin":
         return {dtype}
     return {dtype, "FLOAT", "BF16" if precision == "mixed_bfloat16" else "FLOAT16"} - (
@@ -114,7 +114,7 @@ def types_for(dtype: str, precision: str) -> set[str]:
 def _operand(operands: Sequence[Operand], name: str, position: int) -> Operand | None:
     """The type column of an operand, by name; `x3` is one of a repeated `x`.
 
-    Tables that have other names have the same order.
+    Tables with other names have the same order.
     """
     stem = name.rstrip("0123456789")
     for o in operands:
@@ -128,7 +128,7 @@ class KernelTable:
 
     Attributes:
         release: of CANN.
-        installed: they are those of the toolkit here.
+        installed: whether they come from the local toolkit.
     """
 
     def __init__(self, kernels: Mapping[str, Sequence[Kernel]], release: str, *, installed: bool = False) -> None:
@@ -136,24 +136,24 @@ class KernelTable:
 
     @property
     def operators(self) -> Sequence[str]:
-        """The operators that there is a kernel of."""
+        """The operators that have a kernel."""
         return tuple(self._kernels)
 
     def kernels(self, operator: str) -> Sequence[Kernel]:
-        """The kernels of an operator, in the order in which GE asks them."""
+        """The kernels of an operator, in the order in which GE tries them."""
         return self._kernels.get(operator, ())
 
     def has(self, operator: str) -> bool:
-        """Whether there is a kernel of an operator for any types."""
+        """Whether an operator has a kernel for any types."""
         return operator in _NO_KERNEL or operator in _REPLACED or operator in self._kernels
 
     def unit(self, node: Node, precision: str, *, dynamic: bool | None = None) -> str:
-        """The unit that runs a node, `GE` where none has to; empty where there is no kernel.
+        """The unit that runs a node, `GE` if none is needed; empty if there is no kernel.
 
         Args:
             node: the node.
             precision: `precision_mode_v2`.
-            dynamic: whether extents are unknown; by default as it says.
+            dynamic: whether extents are unknown; by default according to the node.
         """
         if node.type in _NO_KERNEL:
             return "GE"
@@ -171,14 +171,14 @@ class KernelTable:
         return (k.unit for k in rows if (k.dynamic or not unknown) and k.takes(node, precision))
 
     def unit_for(self, operator: str, dtype: str, position: int, precision: str, *, dynamic: bool) -> str:
-        """The unit that has a kernel whose operand at a position is of an element type; empty where none has.
+        """The unit with a kernel for an element type of an operand at a position; empty if there is none.
 
-        With `dynamic`, a kernel that takes unknown extents if there is one; `fixed` where there are others alone.
+        With `dynamic`, a kernel for unknown extents is preferred; `fixed` if there are only others.
         """
         if operator in _NO_KERNEL or operator in _REPLACED:
             return "fixed" if dynamic and operator in _REPLACED else "AI Core"
         if operator == "StridedSliceV2":
-            operator, position = "StridedSlice", 0  # a pass makes one of the other
+            operator, position = "StridedSlice", 0  # a pass turns one into the other
         fixed = ""
         for k in self._kernels.get(operator, ()):
             types = k.inputs[min(position, len(k.inputs) - 1)].types if k.inputs else ()
@@ -189,12 +189,12 @@ class KernelTable:
         return fixed
 
     def lacking(self, graph: Graph, precision: str, *, fixed: bool = False) -> tuple[Node, str] | None:
-        """The first node of a graph that no unit runs, with what it lacks, in words that follow `the chip has`.
+        """The first node of a graph that no unit runs, and what is missing, completing `the chip has`.
 
         Args:
             graph: sub-graphs included.
             precision: `precision_mode_v2`.
-            fixed: extents that are unknown in the graph are known when it is compiled, as those of gears are.
+            fixed: whether extents unknown in the graph are known when it is compiled, as for gears.
         """
         for node in (n for g in graph.all() for n in g.nodes):
             unknown = is_dynamic(node) and not fixed
@@ -216,7 +216,7 @@ def is_dynamic(node: Node) -> bool:
 
 @cache
 def builtin(chip: str) -> KernelTable:
-    """The kernels of a chip, of those that CANN 8.1.RC1 knows."""
+    """The kernels of a chip, from those of CANN 8.1.RC1."""
     chip = _ALIKE.get(chip, chip)
     text = (files("occ.compiler.codegen_cann.graph") / "kernels.json").read_text(encoding="utf-8")
     records: dict[str, list[list[Any]]] = json.loads(text)["operators"]
@@ -241,8 +241,9 @@ def _kernel(record: Sequence[Any], chip: str) -> Kernel | None:
     return Kernel(unit, dynamic, tuple(sides[False]), tuple(sides[True]), unit == "AI Core")
 
 
-# Operator -> chips, whether extents may be unknown, types of x, filter or x2, bias, offset_w, y: what code of the kernels decides. Sources:
-# documents of CANN 8.0 and 8.2 (aclnnMatmul, conv2d), and for unknown extents mat_mul.py and batch_matmul_v2.py of Huawei's operator repositories.
+# Operator -> chips, whether extents may be unknown, types of x, filter or x2, bias, offset_w, y, for what the kernels'
+# code decides. Sources: documents of CANN 8.0 and 8.2 (aclnnMatmul, conv2d), and for unknown extents mat_mul.py and
+# batch_matmul_v2.py of Huawei's operator repositories.
 _HALF, _WIDE, _INT8 = ("FLOAT16", "FLOAT16"), ("FLOAT16", "FLOAT"), ("INT8", "INT32")
 _FULL, _BRAIN = ("FLOAT", "FLOAT"), ("BF16", "BF16")
 _OLD, _NEW = ("310", "310p", "910"), ("310b", "910b")
@@ -262,7 +263,7 @@ _PORTS = {"Conv2D": ("x", "filter")}
 
 
 def with_decided(chip: str, kernels: Mapping[str, Iterable[Kernel]]) -> dict[str, list[Kernel]]:
-    """Kernels with those whose types their code decides instead of what says nothing of types."""
+    """Kernels with the entries whose types their code decides, in place of untyped ones."""
     made, chip = {op: list(rows) for op, rows in kernels.items()}, _ALIKE.get(chip, chip)
     for op in {d[0] for d in _DECIDED if chip in d[1]}:
         rows = [_decided(op, dynamic, pairs) for o, chips, dynamic, pairs in _DECIDED if o == op and chip in chips]

@@ -8,7 +8,7 @@ _FREE = frozenset({"Reshape", "Squeeze", "Unsqueeze", "Identity"})  # GE gives t
 
 
 def workspace(graph: Graph) -> int:
-    """Bytes of intermediate values that are alive at once, at most, if nodes run in order.
+    """Maximum bytes of intermediate values alive at once, if nodes run in order.
 
     Constants, inputs and outputs are not counted. Sub-graphs count where their node runs.
     """
@@ -32,6 +32,6 @@ def _bytes(node: Node) -> int:
 
 
 def total(graph: Graph) -> int:
-    """Bytes of everything: constants, intermediate values, inputs and outputs."""
+    """Total bytes: constants, intermediate values, inputs and outputs."""
     borders = sum(d.outputs[0].nbytes for d in graph.data) + sum(r.desc.nbytes for r in graph.outputs)
     return graph.weights + workspace(graph) + borders

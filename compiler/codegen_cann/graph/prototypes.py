@@ -54,7 +54,7 @@ def _formal(text: str) -> Formal:
 
 
 class _Prototypes(Mapping[str, Prototype]):
-    """The prototypes by name, each made of its record when it is asked for."""
+    """The prototypes by name, each created from its record on first use."""
 
     def __init__(self, records: dict[str, dict[str, Any]]) -> None:
         self._records = records

@@ -1,8 +1,8 @@
 """Shape ranges: one dynamic graph for all sizes of its symbolic dims between bounds.
 
-The graph is made from the graphs at some sets of sizes, as that of gears is: what differs between them becomes an expression
-in the extents of the inputs, and has to hold for all of the sets. They have the bounds in them, each dim moved by itself, and
-sizes that are not multiples of each other, so that a wrong expression does not get through.
+The graph is derived from graphs at several sets of sizes, like that of gears: what differs between them becomes an
+expression in the input extents, and must hold for all sets. They include the bounds, each dim varied by itself, and
+sizes that are not multiples of each other, so that no wrong expression fits.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from occ.compiler.ir.types import TensorType
 
 _FORM = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?|(\?)")
 _FOLLOWS = re.compile(r"(.*\S)\s*\+\s*(\d+)")
-_PARTS = (0.29, 0.53, 0.83)  # of the way from the lower bound to the upper one
-_GENERAL = 3  # the least extent that has no form of its own
-_LEAST_STEPS = 4  # between general sizes around gears: two sizes alone would agree with too many expressions
-_OPEN = 97  # steps from the lower bound, where there is no upper one
+_PARTS = (0.29, 0.53, 0.83)  # fraction of the way from the lower to the upper bound
+_GENERAL = 3  # the smallest extent without a special form
+_LEAST_STEPS = 4  # between general sizes around gears: two sizes alone would fit too many expressions
+_OPEN = 97  # steps from the lower bound, if there is no upper one
 
 
 @dataclass(frozen=True)
 class Range:
-    """Sizes `least, least + step, ...` up to `most`; without an end where that is None.
+    """Sizes `least, least + step, ...` up to `most`; unbounded if that is None.
 
     Attributes:
-        of: the symbol that the size is always by `plus` more than; empty where it is free.
+        of: the symbol that the size always exceeds by `plus`; empty if it is free.
     """
 
     least: int
@@ -42,12 +42,11 @@ class Range:
     plus: int = 0
 
     def at(self, part: float) -> int:
-        """A size that far from the lower bound to the upper one.
+        """A size at a fraction of the way from the lower to the upper bound.
 
-        Not 1, at which transpositions are no moves and axes go, nor 2, for which the steps of a recurrence are written
-        out.
+        Not 1, for which transpositions vanish and axes are dropped, nor 2, for which recurrences are unrolled.
 
-        Where one size alone is left, which would be taken for a constant, it goes on to the next one.
+        If a single size is left, which would be taken for a constant, it moves on to the next one.
         """
         first = max(-(-(_GENERAL - self.least) // self.step), 0)
         steps = _OPEN if self.most is None else max((self.most - self.least) // self.step, first + 1)
@@ -58,7 +57,7 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
     """The range of each symbol of the inputs.
 
     Raises:
-        CompileError: OCC0603 the option is no list of ranges, or does not fit the symbolic dims.
+        CompileError: OCC0603 the option is not a list of ranges, or does not match the symbolic dims.
     """
     known = {
         name: s
@@ -85,7 +84,7 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
 def _read(
     given: str, known: Mapping[str, Symbol], labels: Mapping[str, str]
 ) -> tuple[dict[str, Range], dict[str, tuple[str, int]]]:
-    """The option as ranges by symbol, and as sums: the symbol that one is a number more than."""
+    """The option as ranges by symbol, and sums: the symbol that another one exceeds by a number."""
     found: dict[str, Range] = {}
     sums: dict[str, tuple[str, int]] = {}
     for item in given.split(","):
@@ -120,10 +119,10 @@ def _read(
 
 
 def around(sizes: Sequence[Mapping[str, int]]) -> list[dict[str, int]]:
-    """Sets of general sizes that span those of some gears; none where these are general.
+    """Sets of general sizes that span some gears; none if these are general.
 
-    A size that is by a number more than another one in all gears stays so, and steps of gears are kept: a network may take
-    multiples of 32 alone.
+    A size that exceeds another one by a fixed number in all gears keeps doing so, and steps of gears are kept: a
+    network may only accept multiples of 32.
     """
     varied = [name for name in sizes[0] if len({each[name] for each in sizes}) > 1]
     if all(each[name] >= _GENERAL for each in sizes for name in varied):
@@ -163,7 +162,7 @@ def arguments(m: Module, options: AscendOptions) -> list[str]:
     """The arguments of atc for the ranges of a model.
 
     Raises:
-        CompileError: OCC0305 the name of an input cannot stand in an argument of atc.
+        CompileError: OCC0305 the name of an input is not valid in an atc argument.
     """
     if not options.dynamic_ranges:
         return []

@@ -11,7 +11,7 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.graph.prototypes import Formal, FormalAttr, prototypes
 
-# Attributes that GE accepts on any node, besides those of the prototype.
+# Attributes that GE accepts on any node, in addition to the prototype's.
 _EXTRA = frozenset({"_keep_dtype", "_parent_node_index"})
 
 
@@ -37,7 +37,7 @@ def node_problems(node: Node) -> Iterator[str]:
 
 
 def _expected(formals: Sequence[Formal], names: Sequence[str]) -> list[Formal] | None:
-    """The formal of each actual name; None if the names do not follow the prototype."""
+    """The formal parameter of each actual name; None if the names do not follow the prototype."""
     found: list[Formal] = []
     k = 0
     for formal in formals:
@@ -91,7 +91,7 @@ def _fits(attr: FormalAttr, value: Any) -> bool:
         inner = FormalAttr(attr.name, attr.type.removeprefix("List"), True)
         return isinstance(value, (tuple, list)) and all(_fits(inner, v) for v in value)
     match attr.type:
-        case "Int":  # some hold an element type, which is then given by name
+        case "Int":  # some hold an element type, given by name
             return _is_int(value) or (isinstance(value, str) and re.fullmatch("[A-Z0-9]+", value) is not None)
         case "Float":
             return isinstance(value, (float, int)) and not isinstance(value, bool)

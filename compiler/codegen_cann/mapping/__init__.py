@@ -1,1 +1,1 @@
-"""Maps ONNX operators to GE operators, one operator family a file."""
+"""Maps ONNX operators to GE operators, one operator family per file."""

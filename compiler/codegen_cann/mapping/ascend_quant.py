@@ -1,11 +1,11 @@
 """AscendQuant, AscendDequant and AscendAntiQuant nodes around INT8 products.
 
-AscendQuant makes signed codes, in half precision. Unsigned ones are these and 128; what reads them takes the signed ones,
-see `Emitter.signed`.
+AscendQuant produces signed codes, in half precision. Unsigned codes are these plus 128; their readers use the signed
+ones, see `Emitter.signed`.
 
-GE itself takes the offset of an AscendQuant out of the product that reads it, if an AscendDequant reads that: it moves the
-bias by the sums of the constant weights, and pads with the offset (SetQuantParameters and QuantBiasOptimization in its
-sources). So nothing is to be taken out here then, and everything where another node is between.
+GE itself removes the offset of an AscendQuant from a product whose result an AscendDequant reads: it adjusts the bias
+by the sums of the constant weights, and pads with the offset (SetQuantParameters and QuantBiasOptimization in its
+sources). So nothing must be corrected here in that case, and everything if another node is in between.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 
-_LEAST, _MOST = 2.0**-14, 2.0**8  # steps that half precision tells apart, and of which it has 255
+_LEAST, _MOST = 2.0**-14, 2.0**8  # steps that half precision distinguishes, of which it has 255
 _LEAST_ROOT = (
     256 / 65504
-) ** 2  # below it, codes times the root of a scale exceed half precision before the second one
-_KEPT_BITS = np.uint32(0xFFFFE000)  # of a scale, those that the unit reads: sign, exponent and 10 of the mantissa
+) ** 2  # below it, codes times the root of a scale exceed half precision before the second multiplication
+_KEPT_BITS = np.uint32(0xFFFFE000)  # bits of a scale that the unit reads: sign, exponent and 10 of the mantissa
 _VIEWS = frozenset({"Reshape", "Squeeze", "Transpose", "Unsqueeze"})
 _BYTES = ("INT8", "UINT8")
-UNSIGNED = 128  # what an unsigned code is more than the signed one
+UNSIGNED = 128  # difference between an unsigned code and the signed one
 
 
 def number(v: Ref | None) -> float | None:
-    """The value of a constant of one element; of what is absent 0, and None for all else."""
+    """The value of a one-element constant; 0 if it is absent, None for anything else."""
     if v is None:
         return 0.0
     if v.node.type != "Const" or v.node.value.size != 1:
@@ -37,11 +37,11 @@ def number(v: Ref | None) -> float | None:
 
 
 def quantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out: str) -> Ref | None:
-    """`x / scale + zero` as codes; None where AscendQuant is not for it.
+    """`x / scale + zero` as codes; None if AscendQuant does not apply.
 
     Args:
         x: FLOAT or FLOAT16.
-        scale, zero: of the whole tensor; None if they are not known.
+        scale, zero: per tensor; None if they are unknown.
         out: element type of the codes.
     """
     if (
@@ -63,14 +63,14 @@ def quantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out: 
 
 
 def unsigned(e: Emitter, codes: Ref) -> Ref:
-    """Signed codes as unsigned ones, which remember what they were."""
+    """Signed codes as unsigned ones, linked to their origin."""
     made = e.cast(e.op("Add", e.cast(codes, "INT32"), e.scalar(UNSIGNED, "INT32")), "UINT8")
     e.signed[made] = codes
     return made
 
 
 def dequantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out: str) -> Ref | None:
-    """`(x - zero) * scale` by AscendAntiQuant, in half precision; None where that is not for it."""
+    """`(x - zero) * scale` by AscendAntiQuant, in half precision; None if it does not apply."""
     if out != "FLOAT16" and e.precision != "fp16":
         return None
     if x in e.signed and zero is not None:
@@ -88,7 +88,7 @@ def dequantised(e: Emitter, x: Ref, scale: float | None, zero: float | None, out
 
 
 def direct(e: Emitter, codes: Ref) -> Ref:
-    """Codes straight out of an AscendQuant, where nothing but views is between: these are taken before it then."""
+    """Codes directly from an AscendQuant, with only views in between: the views are then moved before it."""
     views: list[Ref] = []
     at = codes
     while at.node.type in _VIEWS and at.node.inputs[0] is not None:
@@ -109,7 +109,7 @@ def known_sums(w: np.ndarray, zero: int, axes: Sequence[int]) -> np.ndarray:
 
 
 def requantised(e: Emitter, total: Ref, factor: np.ndarray, zero: float, out: str) -> Ref:
-    """Sums of a product in INT32 as codes: times `factor`, one or one a channel, in steps of the result."""
+    """INT32 sums of a product as codes: times `factor`, one or one per channel, in steps of the result."""
     desc, scales = Desc("FLOAT16", total.shape, total.desc.format), factor.astype(np.float64).reshape(-1)
     if _half_scales(e):
         twice = bool(scales.min() < _LEAST)
@@ -123,9 +123,9 @@ def requantised(e: Emitter, total: Ref, factor: np.ndarray, zero: float, out: st
 
 
 def relu_of_product(e: Emitter, codes: Ref) -> Ref | None:
-    """The codes of a product without the negative ones, for which AscendDequant has a flag.
+    """The non-negative codes of a product, for which AscendDequant has a flag.
 
-    None where they are of something else.
+    None if they come from something else.
     """
     quant = codes.node
     if quant.type in _VIEWS and quant.inputs[0] is not None:
@@ -139,13 +139,13 @@ def relu_of_product(e: Emitter, codes: Ref) -> Ref | None:
 
 
 def _nearest(scale: np.ndarray) -> np.ndarray:
-    """Scales as the nearest ones that the unit has; it would cut the rest off."""
+    """Scales rounded to the unit's precision; it would truncate them."""
     half = np.uint32(0x0FFF) + ((scale.view(np.uint32) >> np.uint32(13)) & np.uint32(1))
     return ((scale.view(np.uint32) + half) & _KEPT_BITS).view(np.float32)
 
 
 def _half_scales(e: Emitter) -> bool:
-    """Whether AscendDequant has scales in half precision, as on the 310 and the 910.
+    """Whether AscendDequant has half-precision scales, as on the 310 and the 910.
 
     Small ones are stored as their root, and applied twice.
     """
@@ -153,7 +153,7 @@ def _half_scales(e: Emitter) -> bool:
 
 
 def can(e: Emitter, w: Ref, w_zero: Ref | None, numbers: Sequence[Ref | None], factor: np.ndarray | None) -> bool:
-    """Whether a product with weights `w` goes by AscendDequant: they are constant and signed, and all scales known."""
+    """Whether a product with weights `w` can use AscendDequant: they are constant and signed, and all scales known."""
     if (
         not (e.chip.ascend_quant and e.chip.has("AscendDequant"))
         or w.node.type != "Const"
@@ -170,7 +170,7 @@ def can(e: Emitter, w: Ref, w_zero: Ref | None, numbers: Sequence[Ref | None], f
 
 
 def factor_of(xs: Ref, ws: Ref, ys: Ref) -> np.ndarray | None:
-    """The steps of a product in steps of its result; None if a scale is not constant."""
+    """The product's step in units of the result's step; None if a scale is not constant."""
     if any(v.node.type != "Const" for v in (xs, ws, ys)) or xs.node.value.size * ys.node.value.size != 1:
         return None
     x, w, y = (v.node.value.astype(np.float64).reshape(-1) for v in (xs, ws, ys))
@@ -178,7 +178,7 @@ def factor_of(xs: Ref, ws: Ref, ys: Ref) -> np.ndarray | None:
 
 
 def signed_form(e: Emitter, x: Ref) -> Ref | None:
-    """The INT8 codes, less by 128, of UINT8 ones that were made of these; views of such are made again."""
+    """The INT8 codes from which UINT8 ones were made by adding 128; views of them are recreated."""
     if x in e.signed:
         return e.signed[x]
     source = x.node.inputs[0] if x.node.type in _VIEWS else None

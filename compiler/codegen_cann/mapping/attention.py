@@ -83,7 +83,7 @@ def _within(e: Emitter, distance: np.ndarray, limit: int, base: Ref | None, sign
 
 
 def _biased(e: Emitter, scores: Ref, mask: Ref) -> tuple[Ref, Ref]:
-    """Scores plus a mask, added only where it is not -inf, so that NaN and inf do no harm."""
+    """Scores plus a mask, added only where it is not -inf, so that NaN and inf are harmless."""
     kept = e.op("Greater", mask, e.scalar(-np.inf, mask), out=Desc("BOOL", mask.shape))
     finite = e.op("SelectV2", kept, mask, e.scalar(0, mask), out=mask.desc)
     return e.op("Add", scores, e.cast(finite, scores.dtype), out=scores.desc), kept
@@ -137,7 +137,7 @@ def _rotary(e: Emitter, op: Op, x: Ref, cos: Ref, sin: Ref, positions: Ref | Non
 
 
 def _section_angles(e: Emitter, op: Op, cache: Ref, positions: Ref) -> Ref:
-    """Each section of the angles by the positions of its own kind, then all in their order."""
+    """Each section of the angles at its own kind of positions, then all in order."""
     first, second, third = op.a.sections
     k = np.arange(first + second + third)
     if op.a.turns:
@@ -174,7 +174,7 @@ def _key_mask(e: Emitter, op: Op, mask: Ref, *_: Ref | None) -> Ref:
 
 
 def _for_heads(e: Emitter, x: Ref, heads: int) -> Ref:
-    """`x[N, fewer, ...]` with each of its heads as often as several share it."""
+    """`x[N, fewer, ...]` with each head repeated for the heads that share it."""
     n, fewer, *rest = x.shape
     if fewer == heads:
         return x
@@ -186,7 +186,7 @@ def _for_heads(e: Emitter, x: Ref, heads: int) -> Ref:
 def _linear_attention_step(
     e: Emitter, op: Op, state: Ref, q: Ref, k: Ref, v: Ref, decay: Ref | None = None, beta: Ref | None = None
 ) -> tuple[Ref, Ref]:
-    """One step on the vector unit, since the matrix unit would round the state in each step."""
+    """One step on the vector unit, since the matrix unit would round the state at each step."""
     n, heads, dk, dv = state.shape
     every = max(q.shape[1], heads)
     key = e.reshape(_for_heads(e, e.cast(k, "FLOAT"), heads), (n, heads, dk, 1))

@@ -12,7 +12,7 @@ from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.matching import Users, constant, either, made_by, scalar
 
 _MOST_HEADS, _WIDEST_HEAD, _MOST_BATCH, _ALIGNED = 256, 512, 128, 16
-_FORBIDDEN = -1e4  # what a mask adds to forbid a key is less
+_FORBIDDEN = -1e4  # a mask value below this forbids a key
 _EVERY = 2147483647
 
 
@@ -97,9 +97,9 @@ def _operands(e: Emitter, root: Node) -> Operands | None:
 
 
 def _of_all_heads(x: Ref | None) -> Ref | None:
-    """A value of four axes before the rows of the heads that share keys were joined, or parted.
+    """A value of four axes before rows of heads that share keys were merged or split.
 
-    Else as it is.
+    Otherwise unchanged.
     """
     inner = made_by(x, "Reshape")
     if x is None or inner is None or len(x.shape) != 4 or len(inner.shape) != 4:
@@ -109,7 +109,7 @@ def _of_all_heads(x: Ref | None) -> Ref | None:
 
 
 def _softmaxed(x: Ref | None) -> Ref | None:
-    """The operand of the softmax that a value is, and whether fully masked rows are zero."""
+    """The operand of the softmax that computes a value, and whether fully masked rows are zero."""
     if x is None:
         return None
     if x.node.type == "SelectV2" and x.node.inputs[2] is not None and x.node.inputs[2].node.type == "SoftmaxV2":
@@ -129,7 +129,7 @@ def _softmaxed(x: Ref | None) -> Ref | None:
 
 
 def _unmasked(e: Emitter, scores: Ref) -> tuple[Ref, Ref | None]:
-    """Scores before a mask, and where it forbids a key."""
+    """Scores before masking, and where the mask forbids a key."""
     if scores.node.type == "SelectV2":
         allowed, inner, low = scores.node.inputs
         if allowed is not None and inner is not None and inner.shape == scores.shape and scalar(low) == -np.inf:
@@ -164,7 +164,7 @@ def _forbidden(e: Emitter, where: Ref, scores: Ref, *, inverted: bool) -> Ref | 
 
 
 def _unscaled(x: Ref, scale: float) -> tuple[Ref, float]:
-    """A value before it is multiplied by a constant, and the scale with that."""
+    """A value without a constant factor, and the scale including it."""
     if x.node.type == "Muls" and x.node.inputs[0] is not None:
         return x.node.inputs[0], scale * float(x.node.attrs["value"])
     for inner, factor in either(x.node) if x.node.type == "Mul" else ():
@@ -174,7 +174,7 @@ def _unscaled(x: Ref, scale: float) -> tuple[Ref, float]:
 
 
 def _untransposed(e: Emitter, x: Ref) -> Ref | None:
-    """The value of four axes whose transposed matrices a value is; batch and heads may be merged."""
+    """The four-axis value whose transposed matrices are the given value; batch and heads may be merged."""
     whole = (*x.shape[:2], x.shape[3], x.shape[2])
     if x.node.type != "Reshape":
         return _swapped(x)

@@ -16,13 +16,13 @@ from occ.compiler.codegen_cann.mapping.linear import matmul
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
-_HALF_LEVELS = (2, 3, 4)  # of accuracy, at which the model allows activations in half precision or less
+_HALF_LEVELS = (2, 3, 4)  # accuracy levels at which the model allows activations in half precision or less
 _LARGEST = 65535  # inner extents of WeightQuantBatchMatmulV2
-_HALF_MAX, _LEAST_HALF = 65504.0, 2.0**-14  # between them numbers of half precision have all their bits
+_HALF_MAX, _LEAST_HALF = 65504.0, 2.0**-14  # between these, half-precision numbers have full precision
 
 
 def constant_operand(e: Emitter, op: Op, name: str) -> np.ndarray | None:
-    """An operand that must be a constant; None if it is absent."""
+    """An operand that must be constant; None if it is absent."""
     k = next(k for k in range(len(op.operands) + 1) if k == len(op.operands) or op.spec.operand_name(k) == name)
     if k == len(op.operands) or op.operands[k] is None:
         return None
@@ -30,14 +30,14 @@ def constant_operand(e: Emitter, op: Op, name: str) -> np.ndarray | None:
 
 
 def fields(packed: np.ndarray, bits: int, count: int) -> np.ndarray:
-    """The first `count` codes of the last axis as INT16, from bytes that hold them from the low bits on."""
+    """The first `count` codes of the last axis as INT16, from bytes that pack them low bits first."""
     shifts = np.arange(0, 8, bits, dtype=np.uint8)
     found = (packed[..., None] >> shifts) & ((1 << bits) - 1)
     return found.reshape(*packed.shape[:-1], -1)[..., :count].astype(np.int16)
 
 
 def zero_points(zeros: np.ndarray | None, bits: int, shape: tuple[int, ...]) -> np.ndarray:
-    """The zero point of each block, as it is stored or the centre of the codes."""
+    """The zero point of each block, stored or the centre of the codes."""
     if zeros is None:
         return np.full(shape, 1 << (bits - 1), np.int16)
     if zeros.dtype.kind == "u":
@@ -46,7 +46,7 @@ def zero_points(zeros: np.ndarray | None, bits: int, shape: tuple[int, ...]) -> 
 
 
 def _matmul_nbits(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> Ref:
-    """`x @ W'`: on the matrix unit with 4-bit weights where the chip has that kernel, else with W in floats."""
+    """`x @ W'`: on the matrix unit with 4-bit weights if the chip has that kernel, otherwise with W in floats."""
     a = op.a
     blocks = -(-a.K // a.block_size)
     packed, scales = constant_operand(e, op, "B"), constant_operand(e, op, "scales")
@@ -67,7 +67,7 @@ def _matmul_nbits(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> Ref:
 
 
 def narrowed(e: Emitter, w: np.ndarray, dtype: str) -> Ref:
-    """A weight for a product of `dtype`, in half precision where the matrix unit rounds it to that anyway."""
+    """A weight for a product of `dtype`, in half precision if the matrix unit rounds it to that anyway."""
     halves = e.precision in HALF_MODES and float(np.abs(w).max(initial=0)) <= _HALF_MAX
     kind = np.float16 if dtype == "FLOAT16" or halves else ml_dtypes.bfloat16 if dtype == "BF16" else np.float32
     return e.constant(np.ascontiguousarray(w.astype(kind)))
@@ -76,7 +76,7 @@ def narrowed(e: Emitter, w: np.ndarray, dtype: str) -> Ref:
 def _kernel_codes(e: Emitter, op: Op, scales: np.ndarray, zeros: np.ndarray) -> str:
     """The type of the codes that the chip's WeightQuantBatchMatmulV2 would have; empty where it is not for the product.
 
-    It has INT4 in blocks on some chips, and INT8 with one scale for each column of the result. Rows and results are in half
+    It supports INT4 in blocks on some chips, and INT8 with one scale per result column. Rows and results are in half
     precision, which the model or the precision mode must allow.
     """
     a = op.a
@@ -108,7 +108,7 @@ def _weight_quantised(
 
 
 def _gather(e: Emitter, op: Op, data: Ref, indices: Ref, *_: Ref | None) -> Ref:
-    """Rows of codes and of scales are gathered, and multiplied then: the table stays in integers."""
+    """Rows of codes and scales are gathered first and then multiplied: the table stays in integers."""
     a = op.a
     packed, scales = constant_operand(e, op, "data"), constant_operand(e, op, "scales")
     assert packed is not None, "data is no optional operand"

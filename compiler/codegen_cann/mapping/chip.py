@@ -13,12 +13,12 @@ class Chip:
 
     Attributes:
         missing: element types, by GE's name, that it does not compute with.
-        block_products: its matrix unit multiplies by weights of 4 bits with a scale for each block.
-        ascend_quant: AscendQuant and AscendDequant keep quantised products in the matrix unit, where it has them.
-        attention: which kernel of attention it has, or empty; PromptFlashAttention goes with IncreFlashAttention.
-        table: its kernels; None where any will do.
-        dynamic: extents may be unknown, so that kernels of fixed extents alone do not serve.
-        boxes: how many of a class its NonMaxSuppressionV7 selects at most; 0 where it has none.
+        block_products: whether its matrix unit multiplies 4-bit weights with a scale per block.
+        ascend_quant: whether AscendQuant and AscendDequant keep quantised products in the matrix unit.
+        attention: its attention kernel, or empty; PromptFlashAttention comes with IncreFlashAttention.
+        table: its kernels; None means any.
+        dynamic: whether extents may be unknown, which rules out kernels for fixed extents.
+        boxes: the most per class that its NonMaxSuppressionV7 selects; 0 if it has none.
     """
 
     missing: frozenset[str] = frozenset({"STRING"})
@@ -31,12 +31,12 @@ class Chip:
 
     @property
     def wide_batches(self) -> bool:
-        """Whether batches of products of half precision with unknown extents have sums in FLOAT."""
+        """Whether batched half-precision products with unknown extents have FLOAT sums."""
         rows = self.table.kernels("BatchMatMulV2") if self.table is not None else ()
         return any(k.dynamic and "FLOAT" in k.outputs[0].types for k in rows if k.unit == "AI Core" and k.outputs)
 
     def has(self, operator: str) -> bool:
-        """Whether it has a kernel of an operator on AI Core that takes unknown extents, if there may be such."""
+        """Whether it has an AI Core kernel of an operator for unknown extents, if there may be such."""
         rows = self.table.kernels(operator) if self.table is not None else ()
         return any(k.unit == "AI Core" and (k.dynamic or not self.dynamic) for k in rows)
 
@@ -55,13 +55,11 @@ CHIPS: dict[str, Chip] = {
     "ascend910b": _NEWER,
     "ascend910_93": _NEWER,
 }
-# The largest sizes that kernels take: those of a convolution, operands of a Concat or results of a Split.
+# The largest sizes that kernels support: of a convolution, operands of a Concat or results of a Split.
 FILTER, STRIDE, PAD, DILATION = 255, 63, 255, 255
 WINDOW = 255  # elements of a pooling window
 OPERANDS = 63
-PADDED = 8  # axes that PadV3 takes
-# Precision modes in which the matrix unit has half precision, so that operators without a kernel for FLOAT work too.
+PADDED = 8  # axes that PadV3 supports
+# Precision modes that allow half precision in the matrix unit, so that operators without FLOAT kernels work too.
 HALF_MODES = frozenset({"fp16", "cube_fp16in_fp32out", "mixed_float16", "allow_fp32_to_fp16"})
-HALF_RESULTS = HALF_MODES - {
-    "cube_fp16in_fp32out"
-}  # those of them in which results of products are in half precision too
+HALF_RESULTS = HALF_MODES - {"cube_fp16in_fp32out"}  # those in which results of products are in half precision too

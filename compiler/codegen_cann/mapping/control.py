@@ -48,7 +48,7 @@ def _while(
     cond: Callable[[Emitter, list[Ref]], Ref],
     body: Callable[[Emitter, list[Ref]], Sequence[Ref]],
 ) -> tuple[Ref, ...]:
-    """A While over a state; returns the last one."""
+    """A While over a state; returns the final state."""
     outs = [Desc(r.dtype, r.shape) for r in start]
     test = e.child(f"{name}.cond", outs)
     test.set_results([cond(test, test.data)])
@@ -126,14 +126,14 @@ def _scan(e: Emitter, op: Op, *operands: Ref | None) -> tuple[Ref, ...]:
 
 
 def _moved(e: Emitter, x: Ref, source: int, target: int) -> Ref:
-    """An axis put elsewhere."""
+    """An axis moved elsewhere."""
     order = [k for k in range(len(x.shape)) if k != source]
     order.insert(target, source)
     return e.transpose(x, order)
 
 
 def _buffer(e: Emitter, result: Value, axis: int) -> Ref:
-    """Room for what each round gives, the rounds along the first axis."""
+    """A buffer for the results of all iterations, along the first axis."""
     desc = describe(result)
     shape = [desc.shape[axis], *(d for k, d in enumerate(desc.shape) if k != axis)]
     return broadcast(e, e.scalar(0, desc.dtype), shape)

@@ -18,7 +18,7 @@ Row = Callable[..., Any]
 
 
 def _col2im(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
-    """Blocks summed into an image: a transposed convolution whose filters have one element, that of their tap."""
+    """Blocks summed into an image: a transposed convolution with one-element filters, one per tap."""
     image, block = ([int(d) for d in e.known(op, k).reshape(-1)] for k in (1, 2))  # pyright: ignore[reportOptionalMemberAccess]
     n, taps = len(image), prod(block)
     if x.dtype not in ("FLOAT", "FLOAT16"):
@@ -41,7 +41,7 @@ def _col2im(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
 
 
 def _deform_conv(e: Emitter, op: Op, x: Ref, w: Ref, offset: Ref, b: Ref | None = None, mask: Ref | None = None) -> Ref:
-    """The moved taps of all windows by the grid sampler, and a convolution of them that looks at one place."""
+    """The displaced taps of all windows by the grid sampler, then a pointwise convolution."""
     a, kernel = op.a, w.shape[2:]
     if len(kernel) != 2 or x.dtype not in ("FLOAT", "FLOAT16"):
         raise Unsupported(f"GE samples two axes of FLOAT, not {len(kernel)} of {x.dtype}")

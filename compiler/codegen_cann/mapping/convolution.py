@@ -18,8 +18,8 @@ from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
 _CONVOLUTIONS = {2: ("Conv2D", "Conv2DTranspose"), 3: ("Conv3D", "Conv3DTranspose")}  # by spatial axes
-_STEPS = 256  # what the strides of a native transposed convolution multiply to is less
-_MOST_FRAMES = 1 << 28  # elements that the frames of a convolution may have all together
+_STEPS = 256  # the product of a native transposed convolution's strides must be less
+_MOST_FRAMES = 1 << 28  # maximum total elements of a convolution's frames
 
 
 def convolve(
@@ -55,7 +55,7 @@ def _framed(
 ) -> Ref:
     """A convolution over two axes as a product of its filters with the windows of the input, gathered into frames.
 
-    It is for filters, strides and dilations beyond what Conv2D takes, as those of audio front ends.
+    It supports filters, strides and dilations beyond Conv2D's limits, as in audio front ends.
     """
     (n, c, *_), (m, _, *kernel) = x.shape, w.shape
     size: list[int] = []
@@ -91,7 +91,7 @@ def _conv(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) -> Ref:
 
 
 def conv_transpose_pads(op: Op, size: Sequence[int], kernel: Sequence[int]) -> list[int]:
-    """The pads at the begin of each axis that a transposed convolution cuts off."""
+    """The begin pads that a transposed convolution crops from each axis."""
     a, n = op.a, len(size)
     if not a.output_shape and a.auto_pad in ("NOTSET", "VALID"):
         return list((a.pads or (0,) * 2 * n)[:n])
@@ -107,9 +107,9 @@ def conv_transpose_pads(op: Op, size: Sequence[int], kernel: Sequence[int]) -> l
 
 
 def _conv_transpose(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) -> Ref:
-    """ConvTranspose as GE's own operator, in half precision where the chip has no other kernel.
+    """ConvTranspose as GE's own operator, in half precision if the chip has no other kernel.
 
-    Else as zeros between the elements and a convolution with the turned kernel.
+    Otherwise as zeros between the elements and a convolution with the flipped kernel.
     """
     a, n = op.a, len(x.shape) - 2
     strides, dilations = list(a.strides or [1] * n), list(a.dilations or [1] * n)
@@ -136,7 +136,7 @@ def _conv_transpose(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) ->
 def fitted(
     e: Emitter, x: Ref, pads: list[tuple[int, int]], w: Ref, b: Ref | None
 ) -> tuple[Ref, Ref, Ref | None, list[tuple[int, int]]]:
-    """Negative pads cut the input instead."""
+    """Negative pads crop the input instead."""
     if all(p >= 0 for pair in pads for p in pair):
         return x, w, b, pads
     begin = [0, 0, *(max(-p, 0) for p, _ in pads)]
@@ -161,7 +161,7 @@ def spread_out(e: Emitter, x: Ref, strides: Sequence[int]) -> Ref:
 
 
 def turned(e: Emitter, w: Ref, groups: int) -> Ref:
-    """The kernel (C, M/g, k...) of a transposed convolution as that (M, C/g, k...) of a convolution."""
+    """The kernel (C, M/g, k...) of a transposed convolution as the (M, C/g, k...) kernel of a convolution."""
     c, m, *k = w.shape
     if w.node.type == "Const":
         data = w.node.value.reshape(groups, c // groups, m, *k).swapaxes(1, 2).reshape(groups * m, c // groups, *k)
@@ -173,7 +173,7 @@ def turned(e: Emitter, w: Ref, groups: int) -> Ref:
 
 
 def _halved(e: Emitter, x: Ref) -> Ref:
-    """FLOAT as FLOAT16; a constant at build time, its largest values saturated."""
+    """FLOAT as FLOAT16; a constant at build time, with large values saturated."""
     if x.node.type != "Const" or x.dtype != "FLOAT":
         return e.cast(x, "FLOAT16")
     most = np.finfo(np.float16).max

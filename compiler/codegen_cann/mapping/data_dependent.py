@@ -1,6 +1,6 @@
 """Operators with data-dependent result sizes as GE nodes, such as NonZero and Unique.
 
-Of NonMaxSuppressionV7, which has as many rows as there can be, those that stand for a box are gathered.
+NonMaxSuppressionV7 returns the maximum number of rows; those that are boxes are gathered.
 """
 
 from __future__ import annotations
@@ -19,10 +19,8 @@ from occ.compiler.codegen_cann.mapping.shape import gathered
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
-_INDICES = (
-    1000  # by which the kernels of NonMaxSuppressionV7 divide numbers of boxes, which they keep in half precision
-)
-_EXACT = 2048  # integers that half precision holds
+_INDICES = 1000  # divisor for box numbers, which the kernels of NonMaxSuppressionV7 keep in half precision
+_EXACT = 2048  # largest integers exact in half precision
 
 
 def _non_zero(e: Emitter, op: Op, x: Ref) -> Ref:
@@ -31,14 +29,14 @@ def _non_zero(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def _places(e: Emitter, x: Ref, n: int, *, transpose: bool) -> Ref:
-    """Where `n` elements are not zero: INT64, a row for each, or a column."""
+    """Positions of the `n` non-zero elements: INT64, one per row or per column."""
     given = e.cast(x, computing_type(e, "NonZero", x.dtype))
     shape = (len(x.shape), n) if transpose else (n, len(x.shape))
     return e.op("NonZero", given, out=Desc("INT64", shape), transpose=transpose)
 
 
 def _chosen(e: Emitter, x: Ref, flags: Ref, n: int, axis: int) -> Ref:
-    """The slices along an axis, `n` of them, for which a flag is set."""
+    """The slices along an axis, `n` of them, with their flag set."""
     where = e.reshape(_places(e, flags, n, transpose=False), (n,))
     inner = computing_type(e, "GatherV2", x.dtype)
     out = Desc(inner, (*x.shape[:axis], n, *x.shape[axis + 1 :]))
@@ -86,7 +84,7 @@ def _threshold(e: Emitter, op: Op, k: int, default: float) -> Ref:
 
 
 def _numbers(shape: Sequence[int]) -> np.ndarray:
-    """Batch, class, and box in thousands and ones, of each score: f16 [batch, class, box, 4]."""
+    """Batch, class, and box split into thousands and ones, for each score: f16 [batch, class, box, 4]."""
     batch, classes, box = np.indices(shape)
     return np.stack([batch, classes, box // _INDICES, box % _INDICES], -1).astype(np.float16)
 
@@ -114,7 +112,7 @@ def _unique(e: Emitter, op: Op, x: Ref) -> tuple[Ref, ...]:
 
 
 def _first_places(e: Emitter, inverse: Ref, n: int, count: int) -> Ref:
-    """Where each of `n` values comes first: the least of its places."""
+    """The first occurrence of each of `n` values: the minimum of its positions."""
     most = e.op("Fill", e.ints([n]), e.scalar(count, "INT64"), out=Desc("INT64", (n,)))
     places = e.constant(np.arange(count, dtype=np.int64))
     return e.op("ScatterNdMin", most, e.reshape(inverse, (count, 1)), places, out=most.desc)

@@ -1,4 +1,4 @@
-"""Einsum as batch products: GE's own operator has no kernel."""
+"""Einsum as batched products: GE's own operator has no kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from occ.compiler.codegen_cann.mapping.shape import broadcast, sliced
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
-_PRODUCTS = ("FLOAT", "FLOAT16", "BF16")  # what the matrix unit multiplies; of others, elements are
+_PRODUCTS = ("FLOAT", "FLOAT16", "BF16")  # element types of the matrix unit; others are multiplied element by element
 
 
 class _Term(NamedTuple):
@@ -41,9 +41,9 @@ def _einsum(e: Emitter, op: Op, *xs: Ref) -> Ref:
 
 
 def _spelled_out(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
-    """Labels of the operands and of the result, with letters of their own for what `...` stands for.
+    """Labels of the operands and of the result, with separate letters for the axes of `...`.
 
-    Without an arrow the result has what occurs once, in alphabetical order, after the ellipsis, as numpy has it.
+    Without an arrow, the result has the labels that occur once, in alphabetical order, after the ellipsis, as in numpy.
     """
     left, arrow, result = equation.replace(" ", "").partition("->")
     terms = left.split(",")
@@ -61,7 +61,7 @@ def _spelled_out(equation: str, ranks: Sequence[int]) -> tuple[list[str], str]:
 
 
 def _diagonal(e: Emitter, t: _Term) -> _Term:
-    """A term in which no label occurs twice: what does is a diagonal."""
+    """A term without repeated labels: they become diagonals."""
     twice = next((c for c in t.labels if t.labels.count(c) > 1), None)
     if twice is None:
         return t
@@ -76,7 +76,7 @@ def _diagonal(e: Emitter, t: _Term) -> _Term:
 
 
 def _summed(e: Emitter, t: _Term, kept: set[str]) -> _Term:
-    """A term without the labels that nothing else has."""
+    """A term summed over labels that nothing else has."""
     axes = [k for k, c in enumerate(t.labels) if c not in kept]
     made = reduced(e, "ReduceSum", t.ref, axes, keep=False)
     return _Term(made, "".join(c for c in t.labels if c in kept))
@@ -87,7 +87,7 @@ def _ordered(e: Emitter, t: _Term, labels: str) -> _Term:
 
 
 def _contracted(e: Emitter, a: _Term, b: _Term, later: set[str]) -> _Term:
-    """The product of two terms, summed over the labels that nothing later has."""
+    """The product of two terms, summed over labels that nothing later has."""
     a, b = _summed(e, a, later | set(b.labels)), _summed(e, b, later | set(a.labels))
     both = [c for c in a.labels if c in b.labels]
     a, b = _stretched(e, a, b, both), _stretched(e, b, a, both)
@@ -108,7 +108,7 @@ def _contracted(e: Emitter, a: _Term, b: _Term, later: set[str]) -> _Term:
 
 
 def _stretched(e: Emitter, t: _Term, other: _Term, both: Sequence[str]) -> _Term:
-    """A term whose extents of 1 are those of the other one."""
+    """A term with its extents of 1 expanded to the other term's."""
     shape = [max(d, other.extent(c)) if c in both else d for c, d in zip(t.labels, t.ref.shape, strict=True)]
     return t if tuple(shape) == t.ref.shape else _Term(broadcast(e, t.ref, shape), t.labels)
 

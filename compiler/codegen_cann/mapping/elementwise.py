@@ -30,7 +30,8 @@ PREDICATES = {
     "Equal": "Equal", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual", "Less": "Less", "LessOrEqual": "LessEqual",
     "And": "LogicalAnd", "Or": "LogicalOr", "Not": "LogicalNot",
 }  # fmt: skip
-# Types to compute in, where the GE operator does not take the operands' own; each holds every value of the first.
+# Types to compute in if the GE operator does not support the operands' own; each represents every value of the
+# original.
 _WIDER = {
     "BOOL": ("INT8", "INT32", "FLOAT16", "FLOAT"), "INT8": ("INT32", "FLOAT16", "FLOAT", "INT16"),
     "UINT8": ("INT32", "FLOAT16", "FLOAT", "INT16"), "INT16": ("INT32", "INT64", "FLOAT"),
@@ -43,7 +44,7 @@ def computing_type(e: Emitter, kind: str, dtype: str, position: int = 0) -> str:
     """The element type in which a GE operator computes on `dtype`: one with an AI Core kernel if possible.
 
     Raises:
-        Unsupported: there is none for the type, nor for one that holds all its values.
+        Unsupported: there is none for the type, nor for one that represents all its values.
     """
     allowed = prototypes()[kind].inputs[position].dtypes
     fitting = [name for name in (dtype, *_WIDER.get(dtype, ())) if not allowed or name in allowed]
@@ -57,7 +58,7 @@ def computing_type(e: Emitter, kind: str, dtype: str, position: int = 0) -> str:
 
 
 def widened(e: Emitter, kind: str, *xs: Ref, **attrs: Any) -> Ref:
-    """An elementwise node on operands cast to a type that it takes, and its result cast back."""
+    """An elementwise node on operands cast to a supported type, and its result cast back."""
     dtype = xs[0].dtype
     if kind in _EXTREMA and len(xs) == 2 and not _has(e, kind, dtype):
         return _selected(e, kind, *xs)
@@ -72,7 +73,7 @@ _BITWISE = frozenset({"BitwiseAnd", "BitwiseOr", "BitwiseXor"})
 
 
 def _has(e: Emitter, kind: str, dtype: str) -> bool:
-    """Whether there is a kernel for a type, or for one that holds its values."""
+    """Whether there is a kernel for a type, or for one that represents its values."""
     try:
         return bool(computing_type(e, kind, dtype))
     except Unsupported:
@@ -80,7 +81,7 @@ def _has(e: Emitter, kind: str, dtype: str) -> bool:
 
 
 def _selected(e: Emitter, kind: str, x: Ref, y: Ref) -> Ref:
-    """The larger or smaller of two, of types that a comparison has a kernel for, and Maximum none.
+    """The larger or smaller of two, for types with a kernel for comparison but not for Maximum.
 
     NaN stays NaN.
     """
@@ -108,7 +109,7 @@ def _predicate(kind: str) -> Row:
 
 
 def _with(kind: str, **names: str) -> Row:
-    """A unary operator whose attributes only change their names: GE name -> ONNX name."""
+    """A unary operator whose attributes only differ in name: GE name -> ONNX name."""
     return lambda e, op, x: widened(e, kind, x, **{ge: getattr(op.a, onnx) for ge, onnx in names.items()})
 
 
@@ -136,7 +137,7 @@ def _div(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
 
 
 def truncated_quotient(e: Emitter, x: Ref, y: Ref) -> Ref:
-    """Integers divided. INT64 has no kernel for it; as DOUBLE, what is left of the point is exact below 2^53."""
+    """Integer division. INT64 has no kernel for it; as DOUBLE, the integer part is exact below 2^53."""
     if x.dtype in ("INT64", "UINT32", "UINT64"):
         return e.cast(e.op("RealDiv", e.cast(x, "DOUBLE"), e.cast(y, "DOUBLE")), x.dtype)
     return widened(e, "TruncateDiv", x, y)
@@ -149,7 +150,7 @@ def _mod(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
 
 
 def _pow(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
-    if _is(y, 2) and x.dtype in _SQUARED and elementwise([x, y]).shape == x.shape:  # Pow goes by exp and log
+    if _is(y, 2) and x.dtype in _SQUARED and elementwise([x, y]).shape == x.shape:  # Pow is computed by exp and log
         return e.op("Square", x)
     if x.dtype == y.dtype:
         return widened(e, "Pow", x, y)
@@ -166,7 +167,7 @@ def _is(x: Ref, value: float) -> bool:
 
 
 def _is_nan(e: Emitter, op: Op, x: Ref) -> Ref:
-    return e.op("NotEqual", x, x, out=Desc("BOOL", x.shape))  # of all values NaN alone differs from itself
+    return e.op("NotEqual", x, x, out=Desc("BOOL", x.shape))  # NaN is the only value different from itself
 
 
 def _where(e: Emitter, op: Op, c: Ref, x: Ref, y: Ref) -> Ref:
@@ -183,7 +184,7 @@ def _xor(e: Emitter, op: Op, x: Ref, y: Ref) -> Ref:
 
 def _clip(e: Emitter, op: Op, x: Ref, lo: Ref | None = None, hi: Ref | None = None) -> Ref:
     if lo is not None and hi is not None and (x.dtype != "INT64" or e.unit_for("ClipByValue", "INT64") == "AI Core"):
-        # ONNX gives the upper bound where the bounds cross; ClipByValue leaves that open.
+        # ONNX returns the upper bound if the bounds cross; for ClipByValue that is undefined.
         return widened(e, "ClipByValue", x, lo, hi) if _ordered(lo, hi) else _bounded(e, x, lo, hi)
     return _bounded(e, x, lo, hi)
 
@@ -231,13 +232,13 @@ def _cast(e: Emitter, op: Op, x: Ref) -> Ref:
     target = e.type(op.result).dtype
     if "STRING" in (x.dtype, target):
         raise Unsupported("GE `Cast` does not take strings")
-    if x.dtype in FLOATS and target == "BOOL":  # whatever is not zero is true, also where truncation would give zero
+    if x.dtype in FLOATS and target == "BOOL":  # anything non-zero is true, even if truncation would yield zero
         return e.op("NotEqual", x, e.scalar(0, x), out=Desc("BOOL", x.shape))
     return e.op("Identity", x) if x.dtype == target else e.cast(x, target)
 
 
 def absolute(e: Emitter, x: Ref) -> Ref:
-    """`|x|`; the 310P has Abs for FLOAT, FLOAT16 and INT32 alone."""
+    """`|x|`; on the 310P Abs only supports FLOAT, FLOAT16 and INT32."""
     if x.dtype in ("INT64", "DOUBLE"):
         return widened(e, "Maximum", x, e.op("Neg", x))
     inner = "INT32" if x.dtype in ("INT8", "UINT8", "INT16") else computing_type(e, "Abs", x.dtype)
@@ -261,7 +262,7 @@ def _bitcast(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def bitcast(e: Emitter, x: Ref, dtype: str) -> Ref:
-    """The bits of `x` as elements of another type of that size."""
+    """The bits of `x` as elements of another type of the same size."""
     return e.op("Bitcast", x, out=Desc(dtype, x.shape), type=dtype)
 
 

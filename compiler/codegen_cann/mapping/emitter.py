@@ -21,7 +21,7 @@ from occ.compiler.ir.value import Value, Weight
 
 
 class Unsupported(Exception):
-    """The device cannot take an op; the text says why, in words that follow `because`."""
+    """The device does not support an op; the text says why, completing `because`."""
 
 
 Given = Ref | Sequence[Ref] | None
@@ -33,10 +33,10 @@ class Emitter:
 
     Attributes:
         graph: the graph.
-        precision: `precision_mode_v2` that the graph is meant for.
-        refs: the outputs that stand for values of the module.
-        chip: what it is emitted for.
-        signed: the INT8 codes that UINT8 ones were made of, by adding 128.
+        precision: the `precision_mode_v2` of the graph.
+        refs: the outputs that represent values of the module.
+        chip: the chip that it is emitted for.
+        signed: the INT8 codes from which UINT8 ones were made, by adding 128.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Emitter:
         return made
 
     def known(self, op: Op, k: int) -> np.ndarray | None:
-        """The value of an operand that the mapping must know; None if it is absent.
+        """The value of an operand that must be known at compile time; None if it is absent.
 
         Raises:
             Unsupported: it is computed at run time.
@@ -93,10 +93,10 @@ class Emitter:
     # kernels
 
     def unit_for(self, kind: str, dtype: str, position: int = 0, *, exact: bool = False) -> str:
-        """The unit that has a kernel of an operator with an operand of a type.
+        """The unit with a kernel of an operator for an operand type.
 
-        It is empty where the chip has none, and `fixed` where extents may be unknown and kernels take fixed ones alone. With
-        `exact`, no other type of the precision mode stands for it.
+        It is empty if the chip has none, and `fixed` if extents may be unknown but kernels only support fixed ones.
+        With `exact`, no other type of the precision mode is accepted.
         """
         table = self.chip.table
         if table is None:
@@ -105,7 +105,7 @@ class Emitter:
         return table.unit_for(kind, dtype, position, precision, dynamic=self.chip.dynamic)
 
     def lacks(self, node: Node) -> str:
-        """The error that the chip has no kernel for a node; empty where it has one."""
+        """The error that the chip has no kernel for a node; empty if it has one."""
         found = self.chip.table and self.chip.table.lacking(Graph("one", [node]), self.precision, fixed=True)
         return f"the chip has {found[1]}" if found else ""
 
@@ -121,7 +121,7 @@ class Emitter:
         return self._add(node)
 
     def int4(self, data: np.ndarray) -> Ref:
-        """A constant of INT4, for the operators that read weights of it."""
+        """An INT4 constant, for operators with INT4 weights."""
         return self._add(const_node("", data.astype(ml_dtypes.int4), "INT4", self._source))
 
     def ints(self, data: Any, dtype: type = np.int64) -> Ref:
@@ -134,13 +134,13 @@ class Emitter:
         return self.constant(np.array(value, occ_type(name).numpy))
 
     def op(self, kind: str, *inputs: Given, out: Desc | Sequence[Desc] | None = None, **attrs: Any) -> Any:
-        """A node; returns its output, or a tuple where the operator has several or a dynamic number.
+        """A node; returns its output, or a tuple if the operator has several or a dynamic number.
 
         Args:
             kind: operator type.
-            inputs: in prototype order; a list for a dynamic input, None for one that is absent.
-            out: descriptions of the outputs; by default that of elementwise operators: the type of the first input
-                and the shapes broadcast.
+            inputs: in prototype order; a list for a dynamic input, None for an absent one.
+            out: descriptions of the outputs; by default the elementwise result: the first input's type and the
+            broadcast shape.
             attrs: attributes by name; None leaves one at its default.
         """
         proto = prototypes().get(kind)
@@ -155,7 +155,7 @@ class Emitter:
         return Ref(node) if isinstance(out, Desc) else tuple(Ref(node, k) for k in range(len(outs)))
 
     def cast(self, x: Ref, dtype: str) -> Ref:
-        """`x` as another element type; itself where it has it."""
+        """`x` as another element type; `x` itself if it already is."""
         if x.dtype == dtype:
             return x
         small, given = dtype in ("INT8", "UINT8"), x.dtype
@@ -170,7 +170,7 @@ class Emitter:
         return table is None or table.unit(probe, self.precision) == "AI Core"
 
     def reshape(self, x: Ref, shape: Sequence[int]) -> Ref:
-        """`x` under another shape; itself where it has it."""
+        """`x` with another shape; `x` itself if it already has it."""
         if x.shape == tuple(shape):
             return x
         return self.op("Reshape", x, self.ints(shape), out=Desc(x.dtype, tuple(shape)))
@@ -180,7 +180,7 @@ class Emitter:
         if list(perm) == list(range(len(perm))):
             return x
         shape = tuple(x.shape[p] for p in perm)
-        if x.dtype == "DOUBLE" and not self.unit_for("Transpose", "DOUBLE"):  # its bits may go as INT64
+        if x.dtype == "DOUBLE" and not self.unit_for("Transpose", "DOUBLE"):  # its bits may be moved as INT64
             bits = self.transpose(self.op("Bitcast", x, out=Desc("INT64", x.shape), type="INT64"), perm)
             return self.op("Bitcast", bits, out=Desc("DOUBLE", shape), type="DOUBLE")
         return self.op("Transpose", x, self.ints(perm, np.int32), out=Desc(x.dtype, shape))
@@ -198,7 +198,7 @@ class Emitter:
         return self._module.funcs[name]
 
     def child(self, name: str, inputs: Sequence[Desc], first_parent_input: int = 0) -> Emitter:
-        """An emitter of a sub-graph; its Data nodes stand for inputs of the node that has it."""
+        """An emitter of a sub-graph; its Data nodes represent inputs of the enclosing node."""
         graph = Graph(self.unique(f"{self.graph.name}/{name}"))
         made = Emitter(graph, self._emit, self.precision, self._module, self._names, self.chip)
         for k, desc in enumerate(inputs):
@@ -223,7 +223,7 @@ class Emitter:
         return [self.ref(v) for v in func.results]
 
     def set_results(self, results: Sequence[Ref]) -> None:
-        """End a sub-graph with its results."""
+        """Finish a sub-graph with its results."""
         for r in results:
             is_made = r.node.type not in ("Data", "Const")
             self.graph.outputs.append(r if is_made else self.op("Identity", r, out=r.desc))
@@ -235,7 +235,7 @@ class Emitter:
     # names
 
     def unique(self, name: str) -> str:
-        """A node name like `name` that no other node of the model has."""
+        """A node name like `name`, unique in the model."""
         made, k = name or "node", 1
         while made in self._names:
             made, k = f"{name}_{k}", k + 1
@@ -247,7 +247,7 @@ class Emitter:
         self._made, self._source = [], op.loc.nodes
 
     def finish(self, op: Op, results: Sequence[Ref]) -> None:
-        """Name the nodes of an op: the one with its first result after the ONNX node, others below."""
+        """Name the nodes of an op: the one with its first result after the ONNX node, the others with suffixes."""
         base = op.loc.nodes[-1] if op.loc.nodes else f"{op.name}_{op.results[0].name}"
         main = results[0].node if results else None
         for node in [main, *self._made]:
@@ -268,7 +268,7 @@ def describe(value: Value) -> Desc:
     """The description of a value of the module.
 
     Raises:
-        Unsupported: it is not a tensor, or GE has no such element type, or an extent is only known at run time.
+        Unsupported: it is not a tensor, or GE has no such element type, or an extent is known only at run time.
     """
     t = value.type
     if not isinstance(t, TensorType) or t.shape is None:

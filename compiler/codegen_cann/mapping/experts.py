@@ -1,7 +1,7 @@
 """Mixture of experts as GE nodes: each row times the weights of its chosen experts.
 
-Few rows, as in a step of decoding, gather the matrices of their experts. Where that would be as much as all of them, all experts
-compute all rows, and what each row has chosen is gathered from the results.
+For few rows, as in decoding, the matrices of their experts are gathered. If that would be as much as all of them, all
+experts compute all rows, and each row's selected results are gathered.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from occ.compiler.codegen_cann.mapping.linear import product
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
-Matrices = Callable[[Ref | None], Ref]  # of chosen experts `i64[n]`, or of all: `[n, N, K]`
+Matrices = Callable[[Ref | None], Ref]  # of selected experts `i64[n]`, or of all: `[n, N, K]`
 
 
 def _of(e: Emitter, table: Ref, chosen: Ref | None) -> Ref:
@@ -38,7 +38,7 @@ def _product(e: Emitter, op: Op, x: Ref, experts: Ref, count: int, matrices: Mat
             x = e.op("BroadcastTo", x, e.ints((rows, slots, inner)), out=Desc(x.dtype, (rows, slots, inner)))
         made = product(e, e.reshape(x, (rows * slots, 1, inner)), matrices(at), tb=True)
     else:
-        own = x.shape[1]  # slots of the rows of each expert: one serves all
+        own = x.shape[1]  # slots of each expert's rows: one is shared by all
         every = product(e, e.reshape(x, (1, rows * own, inner)), matrices(None), tb=True)
         places = np.repeat(np.arange(rows), slots) if own == 1 else np.arange(rows * slots)
         first = e.op("Mul", at, e.scalar(rows * own, at))
@@ -65,7 +65,7 @@ def _expert_product_of_blocks(
     zeros: Ref | None = None,
     bias: Ref | None = None,
 ) -> Ref:
-    """Codes stay integers in memory; those of the experts that count are scaled in the graph."""
+    """Codes stay integers in memory; those of the selected experts are scaled in the graph."""
     bits = op.a.bits
     codes, factors = constant_operand(e, op, "codes"), constant_operand(e, op, "scales")
     assert codes is not None, "codes are no optional operand"

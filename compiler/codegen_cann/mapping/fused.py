@@ -13,11 +13,11 @@ from occ.compiler.codegen_cann.mapping.matching import Users, constant, either, 
 from occ.compiler.codegen_cann.mapping.rotary_kernel import rotary
 
 Rule = Callable[[Emitter, Node, Users], Ref | None]
-_LEAST_ROW = 32  # bytes that RmsNorm normalises at least
+_LEAST_ROW = 32  # minimum bytes that RmsNorm normalises
 
 
 def rms_norm(e: Emitter, root: Node, users: Users) -> Ref | None:
-    """`x * Rsqrt(ReduceMean(x * x) + epsilon)`, and that times a vector, as RmsNorm."""
+    """`x * Rsqrt(ReduceMean(x * x) + epsilon)`, optionally times a vector, as RmsNorm."""
     if root.type != "Mul":
         return None
     for y, gamma in either(root):
@@ -32,14 +32,14 @@ def rms_norm(e: Emitter, root: Node, users: Users) -> Ref | None:
 
 
 def _is_scaled(node: Node) -> bool:
-    """Whether a Mul by a vector reads a normalised row; it is the root then."""
+    """Whether a Mul by a vector reads a normalised row; it is then the root."""
     return node.type == "Mul" and any(
         r is not None and (w := constant(r)) is not None and w.ndim == 1 for r in node.inputs
     )
 
 
 def _normalised(y: Ref) -> tuple[Ref, float] | None:
-    """The operand and the epsilon of the normalisation that a value is."""
+    """The operand and the epsilon of the normalisation that computes a value."""
     if y.node.type != "Mul":
         return None
     for x, inverse in either(y.node):
@@ -61,7 +61,7 @@ def _normalised(y: Ref) -> tuple[Ref, float] | None:
 
 
 def _plus(x: Ref | None) -> tuple[Ref | None, float]:
-    """The operand and the constant of an addition of a constant."""
+    """The operand and the constant of an addition with a constant."""
     if x is None:
         return None, 0.0
     if x.node.type == "Adds":
@@ -123,12 +123,12 @@ def swiglu(e: Emitter, root: Node, users: Users) -> Ref | None:
 
 
 def _weights(v: Ref | None) -> np.ndarray | None:
-    """A constant matrix, as it is stored: in half precision it may be read as FLOAT."""
+    """A constant matrix as stored: one in half precision may be read as FLOAT."""
     return constant(v.node.inputs[0] if v is not None and v.node.type == "Cast" else v)
 
 
 def _gated(v: Ref) -> Ref | None:
-    """The operand of the swish that a value is."""
+    """The operand of the swish that computes a value."""
     if v.node.type == "Swish":
         return v.node.inputs[0] if v.node.attrs.get("scale", 1.0) == 1.0 else None
     for x, gate in either(v.node) if v.node.type == "Mul" else ():
@@ -138,11 +138,11 @@ def _gated(v: Ref) -> Ref | None:
 
 
 def add_norms(e: Emitter) -> None:
-    """Put AddRmsNorm for each RmsNorm of a sum of two tensors of its shape.
+    """Replace each RmsNorm of a sum of two tensors of its shape by AddRmsNorm.
 
-    What reads the sum reads its third result.
+    Readers of the sum read its third result.
 
-    It stands where the Add did, since nodes between the two may read the sum.
+    It takes the place of the Add, since nodes between the two may read the sum.
     """
     nodes = e.graph.nodes
     for norm in [n for n in nodes if n.type == "RmsNorm"] if e.chip.has("AddRmsNorm") else ():
@@ -167,7 +167,7 @@ def add_norms(e: Emitter) -> None:
 
 
 def _constants(x: Ref | None) -> list[Node]:
-    """The nodes that make a constant, which may be stored as another type; none if it is no constant."""
+    """The nodes that compute a constant, possibly stored as another type; none if it is not constant."""
     if x is None or x.node.type not in ("Cast", "Const"):
         return []
     return [x.node] if x.node.type == "Const" else [*_constants(x.node.inputs[0]), x.node]
@@ -177,9 +177,9 @@ RULES: tuple[Rule, ...] = (attention, rms_norm, rotary, swiglu)
 
 
 def fuse(e: Emitter) -> None:
-    """Put one node for each such group into a graph.
+    """Fuse each matching group of a graph into one node.
 
-    What nothing reads any more stays until dead nodes are removed.
+    Nodes without readers stay until dead nodes are removed.
     """
     users = Users(e.graph)
     for root in list(e.graph.nodes):

@@ -31,7 +31,7 @@ _WRAPPING = (("Less", 0), ("Add", 0), ("SelectV2", 1))  # operators, and an oper
 
 
 def _wrapped_around(e: Emitter, indices: Ref, size: np.ndarray, dtype: str = "") -> Ref:
-    """Indices with a size added to negative ones, by default in the widest type that AI Core has."""
+    """Indices with a size added to negative ones, by default in AI Core's widest integer type."""
     wide = indices.dtype == "INT64" and all(e.unit_for(kind, "INT64", k) == "AI Core" for kind, k in _WRAPPING)
     at = e.cast(indices, dtype or ("INT64" if wide else "INT32"))
     length = e.constant(size.astype(occ_type(at.dtype).numpy))
@@ -93,14 +93,14 @@ def _scatter_elements(e: Emitter, op: Op, x: Ref, indices: Ref, updates: Ref) ->
     return e.cast(e.op("ScatterElements", *given, out=out, axis=axis, reduction=reduction), x.dtype)
 
 
-# By reduction. They write in place, and get a copy of the tensor.
+# By reduction. They write in place, on a copy of the tensor.
 _SCATTER_ND = {"none": "ScatterNdUpdate", "add": "ScatterNdAdd", "max": "ScatterNdMax", "min": "ScatterNdMin"}
 
 
 def scattered(e: Emitter, x: Ref, points: Ref, updates: Ref, reduction: str = "none") -> Ref:
-    """`x` with elements or slices at points written over, or reduced.
+    """`x` with elements or slices at given points overwritten, or reduced.
 
-    AI Core has ScatterNdUpdate for floats and BOOL; of other types TensorScatterUpdate moves any, on the AI CPU.
+    AI Core has ScatterNdUpdate for floats and BOOL; for other types TensorScatterUpdate moves any, on the AI CPU.
 
     Raises:
         Unsupported: the chip has no kernel.

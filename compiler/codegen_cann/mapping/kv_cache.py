@@ -18,9 +18,9 @@ _SCATTERED = frozenset({"FLOAT16", "FLOAT", "BF16", "INT32", "INT8", "UINT8"})
 
 
 def _tensor_scatter(e: Emitter, op: Op, past: Ref, update: Ref, starts: Ref | None = None) -> Ref:
-    """`Scatter` writes whole rows from a position on, as caches need it.
+    """`Scatter` writes whole rows from a given position, as caches need it.
 
-    What it does not take goes element by element.
+    Anything it does not support is written element by element.
     """
     rank = len(past.shape)
     axis = op.a.axis % rank
@@ -43,17 +43,17 @@ def _has_scatter(e: Emitter, past: Ref) -> bool:
 
 
 def _written(e: Emitter, past: Ref, rows: Ref, at: Ref) -> Ref:
-    """A copy of a cache with rows of the last axis but one written from `at[n]` on, INT32."""
-    if past.dtype == "UINT8":  # for which there is no kernel; the bytes are moved as they are
+    """A copy of a cache with rows of its second-last axis written from position `at[n]` on, INT32."""
+    if past.dtype == "UINT8":  # types without a kernel; their bytes are moved unchanged
         return bitcast(e, _written(e, bitcast(e, past, "INT8"), bitcast(e, rows, "INT8"), at), "UINT8")
     target = e.op("TensorMove", past, out=past.desc)
     return e.op("Scatter", target, at, rows, out=past.desc, reduce="update", axis=-2)
 
 
 def _past_lengths(e: Emitter, op: Op, seqlens: Ref, *_: Ref | None) -> Ref:
-    """How many keys the cache holds of each row.
+    """The number of keys in the cache for each row.
 
-    That these are no more than fit is not checked on the device.
+    That they fit is not checked on the device.
     """
     sizes = e.known(op, 1)
     assert sizes is not None, "sizes are no optional operand"
@@ -65,7 +65,7 @@ def _past_lengths(e: Emitter, op: Op, seqlens: Ref, *_: Ref | None) -> Ref:
 
 
 def _cache_append(e: Emitter, op: Op, past: Ref | None, new: Ref, lengths: Ref, *_: Ref | None) -> Ref:
-    """A cache's first keys of each row, then new ones, then zeros: cleared, then written over."""
+    """The first keys of each row in a cache, then new ones, then zeros: cleared, then overwritten."""
     out = e.type(op.result)
     if new.dtype not in _SCATTERED:
         raise Unsupported(f"GE writes no rows of {new.dtype}")
@@ -87,7 +87,7 @@ def _first_keys(e: Emitter, op: Op, cache: Ref, *_: Ref | None) -> Ref:
 
 
 def _zeros(e: Emitter, desc: Desc) -> Ref:
-    """Zeros; the graph has one of them."""
+    """Zeros; the graph has one such node."""
     return e.op("BroadcastTo", e.scalar(0, desc.dtype), e.ints(desc.shape), out=desc)
 
 
@@ -107,7 +107,7 @@ def _positions(e: Emitter, op: Op, start: Ref, *_: Ref | None) -> Ref:
 
 
 def _scale(e: Emitter, scale: Ref, heads: int, size: int) -> Ref:
-    """The scale of a cache as something that broadcasts against `[N, H, L, D]`."""
+    """The scale of a cache, broadcastable to `[N, H, L, D]`."""
     shape = () if np.prod(scale.shape) == 1 else (1, heads, 1, size)
     return e.reshape(e.cast(scale, "FLOAT"), shape)
 

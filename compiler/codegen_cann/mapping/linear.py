@@ -17,11 +17,11 @@ Row = Callable[..., Any]
 
 
 def product(e: Emitter, x: Ref, y: Ref, dtype: str | None = None, *, ta: bool = False, tb: bool = False) -> Ref:
-    """`x @ y` over the last two axes, leading ones broadcast; of operands of rank 2 or more.
+    """`x @ y` over the last two axes, leading ones broadcast; for operands of rank 2 or more.
 
     Args:
         dtype: element type of the result, that of `x` by default.
-        ta, tb: take an operand transposed in its last two axes.
+        ta, tb: whether an operand is transposed in its last two axes.
 
     Raises:
         Unsupported: no chip multiplies such elements.
@@ -41,10 +41,10 @@ def product(e: Emitter, x: Ref, y: Ref, dtype: str | None = None, *, ta: bool = 
 def _product_of_codes(e: Emitter, x: Ref, y: Ref, *, ta: bool, tb: bool) -> Ref:
     """A dynamic INT8 product in half precision with FLOAT sums, since INT8 kernels need known extents.
 
-    It is exact, as sums of so few products are below 2^24; longer rows are cut.
+    It is exact, as sums of so few products are below 2^24; longer rows are split.
 
     Raises:
-        Unsupported: products of several matrices have sums in half precision alone.
+        Unsupported: batched products only have half-precision sums.
     """
     if len(y.shape) > 2 and not e.chip.wide_batches:
         raise Unsupported("the chip has no kernel of a batch of products of INT8 with extents that are not fixed")
@@ -73,9 +73,9 @@ def _codes_as_half(e: Emitter, v: Ref, axis: int, start: int, stop: int) -> Ref:
 
 
 def _rows_times(e: Emitter, x: Ref, y: Ref, *, ta: bool, tb: bool) -> Ref:
-    """A product of FLOAT16 with sums in FLOAT.
+    """A product of FLOAT16 with FLOAT sums.
 
-    All rows times one matrix are one product, whose kernels have these on every chip.
+    Rows times a single matrix are one product, for which every chip has such a kernel.
     """
     if len(y.shape) > 2 or ta:
         return product(e, x, y, "FLOAT", ta=ta, tb=tb)

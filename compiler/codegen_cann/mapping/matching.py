@@ -11,7 +11,7 @@ from occ.compiler.codegen_cann.graph.graph import Graph, Node, Ref
 
 
 class Users:
-    """The nodes that read each node of a graph; None for the graph itself, which has it as an output."""
+    """The nodes that read each node of a graph; None for the graph itself, if it is an output."""
 
     def __init__(self, graph: Graph) -> None:
         self._of: dict[Node, list[Node | None]] = defaultdict(list)
@@ -27,7 +27,7 @@ class Users:
 
 
 def made_by(x: Ref | None, kind: str) -> Ref | None:
-    """The first operand of the node that makes a value, if it is of a type."""
+    """The first operand of the node that computes a value, if it has a given type."""
     return x.node.inputs[0] if x is not None and x.node.type == kind else None
 
 
@@ -37,7 +37,7 @@ def constant(x: Ref | None) -> np.ndarray | None:
 
 
 def scalar(x: Ref | None) -> float | None:
-    """The value of a constant of one element."""
+    """The value of a one-element constant."""
     value = constant(x)
     return float(value.reshape(())) if value is not None and value.size == 1 and value.dtype.kind != "b" else None
 
@@ -50,7 +50,7 @@ def either(node: Node) -> Iterator[tuple[Ref, Ref]]:
 
 
 def through(graph: Graph, old: Ref, new: Ref) -> None:
-    """Let all that reads one value read another."""
+    """Redirect all readers of one value to another."""
     for node in graph.nodes:
         node.inputs = [new if r == old else r for r in node.inputs]
     graph.outputs = [new if r == old else r for r in graph.outputs]

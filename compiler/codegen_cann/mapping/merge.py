@@ -2,8 +2,8 @@
 
 Extents that differ become unknown. Sizes that differ are computed from the shapes of the inputs.
 
-The graphs come from the same model at each set of extents. Where they differ in extents only, they are one graph; that this
-is the same graph for all gears is then known and not guessed. Integers that differ, such as the target of a Reshape or the
+The graphs come from the same model at each set of extents. If they differ only in extents, they are one graph: that it
+is the same for all gears is then known and not guessed. Integers that differ, such as the target of a Reshape or the
 end of a slice, become expressions in the symbolic extents that are right for every gear, and no other extents run.
 """
 
@@ -19,12 +19,12 @@ from occ.compiler.diagnostics import CompileError, error, shorten
 
 
 def merged(graphs: Sequence[Graph], *, bounded: bool = True, known: Known | None = None) -> Graph:
-    """One graph for all gears: that of the first, with what differs in it made general.
+    """One graph for all gears: the first gear's, with the differences generalised.
 
     Args:
         graphs: one for each gear.
-        bounded: no larger sizes will come; tables of which the first rows are read are as long as for the largest then.
-        known: the extents of the model, whose inputs are those of the graphs.
+        bounded: whether no larger sizes occur; tables whose first rows are read then have the largest length.
+        known: the extents of the model, if its inputs are those of the graphs.
 
     Raises:
         CompileError: OCC0305 the graphs differ in more than extents.
@@ -48,7 +48,7 @@ def merged(graphs: Sequence[Graph], *, bounded: bool = True, known: Known | None
 
 
 def _merge(nodes: Sequence[Node], graph: Graph, sizes: Sizes) -> None:
-    """Make the first of some nodes stand for all of them."""
+    """Generalise the first of several nodes to represent all of them."""
     first = nodes[0]
     for key in first.attrs:
         if key != "value" and any(n.attrs.get(key) != first.attrs[key] for n in nodes):
@@ -70,7 +70,7 @@ def _desc(descs: Sequence[Desc]) -> Desc:
 
 
 def _replace(const: Node, values: Sequence[np.ndarray], graph: Graph, sizes: Sizes) -> None:
-    """Replace a constant that differs by what is computed from sizes."""
+    """Replace a constant that differs by one computed from sizes."""
     readers = [n for n in graph.nodes if any(r is not None and r.node is const for r in n.inputs)]
     if _one_place_of_a_reshape(const, values, readers):
         return

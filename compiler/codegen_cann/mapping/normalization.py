@@ -14,7 +14,7 @@ from occ.compiler.ir.op import Op
 
 
 def per_channel(e: Emitter, v: Ref, rank: int) -> Ref:
-    """A vector of channels as something that broadcasts against axis 1 of `rank` axes."""
+    """A per-channel vector that broadcasts on axis 1 of `rank` axes."""
     return e.reshape(v, (v.shape[0], *(1,) * (rank - 2)) if rank > 2 else v.shape)
 
 
@@ -53,7 +53,7 @@ def _instance_norm(e: Emitter, op: Op, x: Ref, scale: Ref, bias: Ref) -> Ref:
 
 
 def instance_norm(e: Emitter, x: Ref, scale: Ref, bias: Ref, epsilon: float) -> Ref:
-    """InstanceNorm of NCHW; of operators that take unknown extents where it must."""
+    """InstanceNorm of NCHW; from operators for unknown extents if necessary."""
     if e.unit_for("InstanceNorm", x.dtype) != "AI Core":
         centred = e.op("Sub", x, _mean_of(e, x, [2, 3]))
         spread = e.op("Rsqrt", e.op("Adds", _mean_of(e, e.op("Square", centred), [2, 3]), value=float(epsilon)))
@@ -100,7 +100,7 @@ def _numpy(dtype: str) -> np.dtype:
 
 
 def _broadcast(e: Emitter, x: Ref, shape: tuple[int, ...]) -> Ref:
-    """`x` at full size: at compile time where it is a constant."""
+    """`x` at full size: expanded at compile time if it is constant."""
     if x.shape == shape:
         return x
     if x.node.type == "Const":
@@ -146,9 +146,9 @@ def _lrn(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def _lrn_written_out(e: Emitter, x: Ref, size: int, alpha: float, beta: float, bias: float) -> Ref:
-    """LRN in operators that take unknown extents: `x * (bias + alpha * sum) ** -beta`.
+    """LRN from operators for unknown extents: `x * (bias + alpha * sum) ** -beta`.
 
-    The sum is of the squares of near channels.
+    The sum is over the squares of neighbouring channels.
     """
     side, channels = (size - 1) // 2, x.shape[1]
     ends = [0, side, *[0] * (len(x.shape) - 2)]

@@ -1,6 +1,6 @@
 """Operators of AMCT and torch_npu that become GE nodes of the same name.
 
-No ONNX operator stands for them. Their GE prototypes say what they take.
+They have no ONNX operator. Their GE prototypes define what they accept.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
-# What GE calls operators that have another name in ONNX files than theirs with `NPU` before it.
+# GE names of operators whose ONNX name is not simply `NPU` followed by it.
 _NAMES = {
     "NPUAntiQuant": "AscendAntiQuantV2", "NPUBatchNms": "BatchMultiClassNonMaxSuppression", "NPUCiou": "CIoU",
     "NPUDiou": "DIoU", "NPUDtypeCast": "Cast", "NPUFormatCast": "Identity", "NPUGeglu": "GeGluV2", "NPUNmsWithMask": "NMSWithMask",
     "NPUPsRoiPooling": "PSROIPoolingV2", "NPURoiAlign": "ROIAlign", "NPUScatter": "ArgMaxGrad",
 }  # fmt: skip
-# What CANN's importer makes several operators of, so that the one of that name would be another.
+# CANN's importer expands these to several operators, so a node of the same name would mean something else.
 _SEVERAL = frozenset(
     {
         "NPUDeformableConv2d", "NPUDropoutWithAddSoftmax", "NPUGiou", "NPUGridAssignPositive", "NPUGru", "NPUIndexing", "NPULstm",
         "NPULstmCell", "NPUNmsV4", "NPUOneHot", "NPURotatedIou", "NPURotatedOverlaps", "NPUSlice",
     }
 )  # fmt: skip
-# What graphs are built of, and what reads files and variables: nothing that a model could ask for.
+# Nodes that build graphs or read files and variables: not for models to use.
 _STRUCTURE = frozenset(
     {
         "AippData", "Assign", "Const", "ConstPlaceHolder", "Constant", "Data", "FileConstant", "NetOutput", "PlaceHolder", "QueueData",
@@ -54,7 +54,7 @@ def _passed(e: Emitter, op: Op, *operands: Ref | None) -> tuple[Ref, ...]:
 
 
 def _attribute(proto: Prototype, name: str, value: Any) -> Any:
-    """The value of an attribute as its prototype has it: ONNX has no truth values."""
+    """The value of an attribute in its prototype's type: ONNX has no booleans."""
     formal = proto.attrs.get(name)
     if formal is None:
         have = ", ".join(proto.attrs) or "none"
@@ -73,7 +73,7 @@ def _element(formal: FormalAttr, value: Any) -> Any:
 
 
 def _inputs(proto: Prototype, operands: Sequence[Ref | None]) -> list[Ref | list[Ref] | None]:
-    """The operands by formal input; those beyond the others are those of the dynamic one."""
+    """The operands by formal input; extra ones belong to the dynamic input."""
     more = len(operands) - len(proto.inputs) + 1 if any(f.kind == "dynamic" for f in proto.inputs) else 0
     if (more == 0 and len(operands) > len(proto.inputs)) or more < 0:
         raise Unsupported(f"GE `{proto.name}` takes {len(proto.inputs)} inputs, not {len(operands)}")
@@ -100,7 +100,7 @@ def _outputs(proto: Prototype, op: Op, operands: Sequence[Ref | None]) -> list[D
 
 
 def _unread(formal: Formal, operands: Sequence[Ref | None]) -> Desc:
-    """An omitted output, with the one type that it can have or that of the first operand."""
+    """An omitted output, with its only possible type or the first operand's."""
     first = next((r.dtype for r in operands if r is not None), "FLOAT")
     fits = not formal.dtypes or first in formal.dtypes
     return Desc(first if fits and len(formal.dtypes) != 1 else min(formal.dtypes), _ANY_SHAPE)

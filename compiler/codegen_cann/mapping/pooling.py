@@ -17,11 +17,11 @@ from occ.compiler.codegen_cann.mapping.window import flat, pad, padded, strided,
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
-_MOST_SLICES = 128  # of a pooling written out
+_MOST_SLICES = 128  # elements of a window up to which pooling is unrolled
 
 
 def _in_two_axes(e: Emitter, x: Ref, pads: Sequence[tuple[int, int]], *more: Sequence[int]) -> tuple[Any, ...]:
-    """A pooling over one axis as one over two, the first of extent 1."""
+    """Pooling over one axis as pooling over two, the first of extent 1."""
     wide = e.op("Unsqueeze", x, out=Desc(x.dtype, (*x.shape[:2], 1, x.shape[2])), axes=[2])
     return wide, [(0, 0), *pads], *([1, *m] for m in more)
 
@@ -51,7 +51,7 @@ def _max_pool_node(
     n = len(kernel)
     if (codes := signed_form(e, x)) is not None:
         return unsigned(e, _max_pool_node(e, codes, kernel, strides, pads))
-    if x.dtype in ("INT8", "UINT8"):  # half precision holds them exactly, and has a kernel
+    if x.dtype in ("INT8", "UINT8"):  # half precision represents them exactly, and has a kernel
         return e.cast(_max_pool_node(e, e.cast(x, "FLOAT16"), kernel, strides, pads), x.dtype)
     if not _has_kernel(e, x, kernel, strides):
         low = e.scalar(occ_type(x.dtype).lowest, x)
@@ -75,14 +75,14 @@ def _max_pool_node(
 
 
 def _has_kernel(e: Emitter, x: Ref, kernel: Sequence[int], strides: Sequence[int]) -> bool:
-    """Whether GE pools such windows itself: over two axes in half precision alone."""
+    """Whether GE itself pools such windows: only over two axes in half precision."""
     if len(kernel) == 2 and x.dtype != "FLOAT16" and (x.dtype != "FLOAT" or e.precision not in HALF_MODES):
         return False
     return math.prod(kernel) <= WINDOW and max(strides) <= STRIDE
 
 
 def _by_slices(e: Emitter, kind: str, x: Ref, kernel: Sequence[int], strides: Sequence[int]) -> Ref:
-    """A pooling of a padded input, along one axis after the other, an operation for each step."""
+    """Pooling of a padded input, one axis after the other, with an operation per step."""
     if sum(kernel) > _MOST_SLICES:
         raise Unsupported(
             f"GE pools windows of at most {WINDOW} elements in steps of at most {STRIDE}, not"
@@ -105,7 +105,7 @@ def _by_slices(e: Emitter, kind: str, x: Ref, kernel: Sequence[int], strides: Se
 def _dilated_max(
     e: Emitter, op: Op, x: Ref, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[tuple[int, int]]
 ) -> Ref:
-    """The greatest of the shifted inputs, one for each element of the window."""
+    """The maximum of the shifted inputs, one for each element of the window."""
     if math.prod(kernel) > 49:
         raise Unsupported("GE has no pooling with dilations, and the window is too large to write it out")
     n, out = len(kernel), op.results[0].tensor.static
@@ -129,7 +129,7 @@ def _average_pool(e: Emitter, op: Op, x: Ref) -> Ref:
     kernel, strides = list(a.kernel_shape), list(a.strides or [1] * n)
     pads = window_pads(op, x.shape[2:], kernel)
     if a.count_include_pad and any(map(any, pads)):
-        # Padding that the model asks for counts, what ceil_mode adds after it does not.
+        # Padding that the model requests counts; padding that ceil_mode adds after it does not.
         own = [p for p, _ in pads], [q for _, q in pads]
         if a.auto_pad == "NOTSET" and a.pads:
             own = list(a.pads[:n]), list(a.pads[n:])
@@ -144,7 +144,7 @@ def _average_pool(e: Emitter, op: Op, x: Ref) -> Ref:
 
 
 def average(e: Emitter, x: Ref, kernel: Sequence[int], strides: Sequence[int], pads: Sequence[tuple[int, int]]) -> Ref:
-    """The mean of each window over what is inside of the input."""
+    """The mean of each window over its elements inside of the input."""
     n = len(kernel)
     shape = (*x.shape[:2], *(_out_size(x.shape[2 + k], pads[k], kernel[k], strides[k]) for k in range(n)))
     if tuple(kernel) == x.shape[2:] and shape[2:] == (1,) * n:
@@ -173,7 +173,7 @@ def average(e: Emitter, x: Ref, kernel: Sequence[int], strides: Sequence[int], p
 def _counts(
     size: Sequence[int], kernel: Sequence[int], strides: Sequence[int], pads: Sequence[tuple[int, int]]
 ) -> np.ndarray:
-    """How many elements of each window are inside of the input."""
+    """The number of elements of each window inside of the input."""
     made = np.ones(())
     for d, width, step, (begin, end) in zip(size, kernel, strides, pads, strict=True):
         starts = np.arange(0, d + begin + end - width + 1, step) - begin

@@ -22,17 +22,17 @@ Row = Callable[..., Any]
 
 
 def _convolution(e: Emitter, op: Op, x: Ref, w: Ref, xz: Ref | None, wz: Ref | None) -> Ref:
-    """The convolution of `x - xz` and `w - wz`, padded by zeros, in INT32.
+    """The convolution of `x - xz` and `w - wz`, zero-padded, in INT32.
 
-    With the operands moved into INT8, the sum over a window of `(x - a) * (w - b)` is that of `x * w`, less `a` times the
-    sum of the filter, less `b` times the sum of the window, plus `a * b` for each element of the filter.
+    With the operands shifted to INT8, the sum over a window of `(x - a) * (w - b)` is the sum of `x * w`, minus `a`
+    times the sum of the filter, minus `b` times the sum of the window, plus `a * b` per element of the filter.
     """
     n, attrs = len(x.shape) - 2, op.a
     strides, dilations = list(attrs.strides or [1] * n), list(attrs.dilations or [1] * n)
     pads = window_pads(op, x.shape[2:], w.shape[2:])
     left, a = signed(e, x, xz)
     right, b = signed(e, w, wz)
-    if a is not None and any(map(any, pads)):  # what is padded has the value that stands for zero
+    if a is not None and any(map(any, pads)):  # the padding value represents zero
         begins, ends = ([0, 0, *(p[k] for p in pads)] for k in (0, 1))
         shape = [d + p + q for d, p, q in zip(left.shape, begins, ends, strict=True)]
         left = pad(e, left, begins, ends, shape, value=_scalar(e, a))
@@ -62,7 +62,7 @@ def _scalar(e: Emitter, point: Ref) -> Ref:
 
 
 def _filter_sums(e: Emitter, w: Ref) -> Ref:
-    """The sum of each filter, so that it broadcasts against channels."""
+    """The sum of each filter, broadcastable to channels."""
     count, shape = prod(w.shape[1:]), (w.shape[0], *[1] * (len(w.shape) - 2))
     if w.node.type == "Const":
         return e.constant(w.node.value.reshape(-1, count).sum(1, dtype=np.int32).reshape(shape))
@@ -74,7 +74,7 @@ def _conv_integer(e: Emitter, op: Op, x: Ref, w: Ref, xz: Ref | None = None, wz:
 
 
 def _arithmetic(e: Emitter, kind: str, x: Ref, y: Ref) -> Ref:
-    """A product or quotient of scales; of constants a constant."""
+    """A product or quotient of scales; constant for constants."""
     if x.node.type == y.node.type == "Const":
         fn = {"Mul": np.multiply, "RealDiv": np.divide}[kind]
         return e.constant(fn(x.node.value, y.node.value))
@@ -86,7 +86,7 @@ def _requantized(e: Emitter, total: Ref, scale: Ref, zero: Ref | None, out: str)
 
 
 class _Codes(NamedTuple):
-    """A quantised operand: its codes, and the scale and zero point that they are of."""
+    """A quantised operand: its codes, their scale and zero point."""
 
     codes: Ref
     scale: Ref
@@ -94,7 +94,7 @@ class _Codes(NamedTuple):
 
 
 def _pair(operands: Sequence[Any]) -> tuple[_Codes, _Codes, tuple[Any, ...]]:
-    """The two quantised operands that all QLinear operators begin with, and the other operands."""
+    """The two quantised operands with which all QLinear operators begin, and the others."""
     return _Codes(*operands[:3]), _Codes(*operands[3:6]), (*operands[6:], None, None, None)
 
 
@@ -113,7 +113,7 @@ def _qlinear_conv(e: Emitter, op: Op, *operands: Ref | None) -> Ref:
 
 
 def _of_rows(e: Emitter, v: Ref) -> Ref:
-    """A scale or zero point of the rows of a matrix as something that broadcasts against it."""
+    """A scale or zero point per row of a matrix, broadcastable to it."""
     return e.reshape(v, (*v.shape, 1)) if len(v.shape) == 1 and v.shape[0] > 1 else v
 
 
@@ -165,7 +165,7 @@ def _binary(kind: str) -> Row:
 
 
 def _plain(e: Emitter, x: _Codes) -> Ref:
-    """The numbers that codes stand for."""
+    """The numbers that codes represent."""
     return dequantized(e, x.codes, e.reshape(x.scale, ()), None if x.zero is None else e.reshape(x.zero, ()))
 
 

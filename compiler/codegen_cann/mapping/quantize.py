@@ -22,7 +22,7 @@ _INTS = ("INT8", "UINT8", "INT16", "UINT16", "INT32")
 
 
 def _along(e: Emitter, v: Ref, x: Ref, axis: int, block: int) -> Ref:
-    """A scale or zero point as something that broadcasts against `x`: per tensor, per axis, or per block."""
+    """A scale or zero point broadcastable to `x`: per tensor, per axis, or per block."""
     if not v.shape or (v.shape == (1,) and not block):
         return v
     if not block:
@@ -52,7 +52,7 @@ def dequantized(e: Emitter, x: Ref, scale: Ref, zero: Ref | None = None, axis: i
     if (inner := signed_form(e, x)) is not None and (point := number(zero)) is not None:
         x, zero = inner, e.constant(np.array(point - UNSIGNED, np.float32))
     if zero is not None and _may_differ_from_zero(zero):
-        # 8-bit values are exact in every float; differences of wider ones are taken in INT32.
+        # 8-bit values are exact in every float type; differences of wider ones are computed in INT32.
         wide = "INT32" if x.dtype == "INT32" else "FLOAT"
         x = e.op("Sub", e.cast(x, wide), e.cast(_along(e, zero, x, axis, block), wide))
     return e.op("Mul", e.cast(x, "FLOAT"), e.cast(_along(e, scale, x, axis, block), "FLOAT"))
@@ -71,7 +71,7 @@ def _quantize(e: Emitter, op: Op, x: Ref, scale: Ref, zero: Ref | None = None) -
 
 
 def rounded(e: Emitter, value: Ref, zero: Ref | None, out: str) -> Ref:
-    """FLOAT in steps of a quantised type, moved by its zero point, which broadcasts, and saturated."""
+    """FLOAT as quantised codes: scaled, shifted by a broadcastable zero point, and saturated."""
     if out not in ("INT8", "UINT8", "INT16", "UINT16"):
         raise Unsupported(f"GE rounds to no {out}")
     dtype = occ_type(out)
@@ -80,7 +80,7 @@ def rounded(e: Emitter, value: Ref, zero: Ref | None, out: str) -> Ref:
         value = e.op("Add", value, e.cast(zero, "FLOAT"))
     low, high = e.scalar(dtype.lowest, "FLOAT"), e.scalar(dtype.highest, "FLOAT")
     codes = e.op("ClipByValue", value, low, high)
-    if out in ("INT8", "UINT8") and not e.casts("FLOAT", "INT32"):  # of half precision they are as exact
+    if out in ("INT8", "UINT8") and not e.casts("FLOAT", "INT32"):  # in half precision they are just as exact
         codes = e.cast(codes, "FLOAT16")
     return e.cast(codes, out)
 
@@ -98,7 +98,7 @@ def _dynamic_quantize(e: Emitter, op: Op, x: Ref) -> tuple[Ref, Ref, Ref]:
 
 
 def signed(e: Emitter, x: Ref, zero: Ref | None) -> tuple[Ref, Ref | None]:
-    """An 8-bit operand as INT8, and what is to be taken from it, as INT32; None for nothing."""
+    """An 8-bit operand as INT8, and the INT32 value to subtract from it; None for nothing."""
     if zero is not None and not _may_differ_from_zero(zero):
         zero = None
     if x.dtype == "INT8":
@@ -118,12 +118,12 @@ def signed(e: Emitter, x: Ref, zero: Ref | None) -> tuple[Ref, Ref | None]:
 
 
 def as_int32(e: Emitter, x: Ref) -> Ref:
-    """Integers as INT32; a constant stays one."""
+    """Integers as INT32; a constant stays constant."""
     return e.constant(x.node.value.astype(np.int32)) if x.node.type == "Const" else e.cast(x, "INT32")
 
 
 def integer_product(e: Emitter, x: Ref, y: Ref, xz: Ref | None, yz: Ref | None) -> Ref:
-    """`(x - xz) @ (y - yz)` as a product of INT8 and sums of rows and columns, all exact in INT32."""
+    """`(x - xz) @ (y - yz)` from an INT8 product and sums of rows and columns, all exact in INT32."""
     if len(x.shape) < 2 or len(y.shape) < 2:
         raise Unsupported("an operand is a vector")
     left, a = signed(e, x, xz)
@@ -141,10 +141,10 @@ def integer_product(e: Emitter, x: Ref, y: Ref, xz: Ref | None, yz: Ref | None) 
 
 
 def sums(e: Emitter, x: Ref, axis: int) -> Ref:
-    """The sums of INT8 matrices along axis -1 or -2, which stays with extent 1, in INT32.
+    """The sums of INT8 matrices along axis -1 or -2, kept with extent 1, in INT32.
 
-    Those of a constant are one. Others are products with ones: the matrix unit has these on every chip, where the sum of
-    integers has no kernel on some.
+    For a constant they are constant. Others are products with ones: every chip's matrix unit supports these, while some
+    have no kernel for sums of integers.
     """
     if x.node.type == "Const":
         return e.constant(x.node.value.sum(axis, dtype=np.int32, keepdims=True))
@@ -154,7 +154,7 @@ def sums(e: Emitter, x: Ref, axis: int) -> Ref:
 
 
 def times(e: Emitter, x: Ref, y: Ref) -> Ref:
-    """A product of INT32; of constants a constant."""
+    """A product of INT32; constant for constants."""
     if x.node.type == y.node.type == "Const":
         return e.constant(x.node.value * y.node.value)
     return e.op("Mul", x, y)

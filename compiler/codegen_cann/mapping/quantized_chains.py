@@ -1,6 +1,6 @@
 """Quantised products with constant weights between AscendQuant nodes.
 
-What does not fit is left to `qlinear`.
+Everything else is left to `qlinear`.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from occ.compiler.ir.op import Op
 
 @dataclass(frozen=True)
 class QuantizedChain:
-    """How the operands and the result of a product are quantised.
+    """The quantisation of a product's operands and result.
 
     Attributes:
-        x_zero: of the codes, as the model has them.
+        x_zero: of the codes, as in the model.
         w_zero: of the weights; None for 0.
-        factor: the steps of the product in steps of the result, one or one a channel; None if they are not constant.
+        factor: the product's step in units of the result's, one or one per channel; None if not constant.
         zero: of the result.
         bias: in steps of the product, INT32.
         out: element type of the result.
@@ -47,7 +47,7 @@ class QuantizedChain:
 
 
 def _taken_out(codes: Ref, zero: int) -> bool | None:
-    """Whether GE takes the zero point out of a product itself; None if it would take out another one."""
+    """Whether GE removes the zero point from a product itself; None if it would remove another one."""
     if codes.node.type != "AscendQuant":
         return False
     return True if codes.node.attrs["offset"] == zero else None
@@ -60,7 +60,7 @@ def _bias(e: Emitter, given: Ref | None, less: np.ndarray | None) -> Ref | None:
 
 
 def convolution(e: Emitter, op: Op, x: Ref, w: Ref, how: QuantizedChain) -> Ref | None:
-    """A convolution over one or two axes; None where it does not go by AscendDequant."""
+    """A convolution over one or two axes; None if it cannot use AscendDequant."""
     n, a = len(x.shape) - 2, op.a
     if n not in (1, 2) or not how.fits(e, w) or e.unit_for("Conv2D", "INT8") != "AI Core":
         return None
@@ -73,7 +73,7 @@ def convolution(e: Emitter, op: Op, x: Ref, w: Ref, how: QuantizedChain) -> Ref 
     zero = int(number(point) or 0)
     if n == 1:
         codes = e.op("Unsqueeze", codes, out=Desc(codes.dtype, (*x.shape[:2], 1, x.shape[2])), axes=[2])
-        w = e.constant(w.node.value[:, :, None])  # GE sums constants alone
+        w = e.constant(w.node.value[:, :, None])  # GE only sums constants
         pads, strides, dilations = [(0, 0), *pads], [1, *strides], [1, *dilations]
     codes = direct(e, codes)
     taken = _taken_out(codes, zero)
@@ -93,7 +93,7 @@ def convolution(e: Emitter, op: Op, x: Ref, w: Ref, how: QuantizedChain) -> Ref 
 
 
 def product(e: Emitter, x: Ref, y: Ref, how: QuantizedChain) -> Ref | None:
-    """Rows of codes times a matrix; None where it does not go by AscendDequant."""
+    """Rows of codes times a matrix; None if it cannot use AscendDequant."""
     if len(x.shape) < 2 or len(y.shape) != 2 or not how.fits(e, y) or e.unit_for("MatMulV2", "INT8") != "AI Core":
         return None
     codes, point = signed(e, x, how.x_zero)

@@ -1,9 +1,9 @@
 """LSTM and GRU as the GE kernels DynamicRNN and DynamicGRUV2.
 
-Those with attributes that the kernels lack were expanded before.
+Operators with attributes that the kernels lack have been expanded already.
 
-The gates of DynamicRNN are in the order i, j, f, o (j is what ONNX calls c), with the weights of the input above those of the state;
-those of DynamicGRUV2 in that of ONNX. Both compute products in half precision with sums in FLOAT, forwards.
+The gates of DynamicRNN are in the order i, j, f, o (j is ONNX's c), with the input weights above the state weights;
+those of DynamicGRUV2 are in ONNX's order. Both compute products in half precision with FLOAT sums, forwards.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ from occ.compiler.ir.value import Weight
 Row = Callable[..., Any]
 _KERNELS = {"LSTM": "DynamicRNN", "GRU": "DynamicGRUV2"}
 _ACTIVATIONS = {"LSTM": ("Sigmoid", "Tanh", "Tanh"), "GRU": ("Sigmoid", "Tanh")}
-_FEWEST_STEPS = 2  # with fewer, what is written out is no more
+_FEWEST_STEPS = 2  # with fewer steps, the unrolled form is no larger
 
 
 def fits(op: Op, table: KernelTable, precision: str) -> bool:
-    """Whether the GE kernels take an LSTM or GRU: constant weights, no peepholes, lengths, clips or activations."""
+    """Whether the GE kernels support an LSTM or GRU: constant weights, no peepholes, lengths, clips or activations."""
     kernel = _KERNELS[op.name]
     if not any(k.unit == "AI Core" for k in table.kernels(kernel)):
         return False
@@ -41,7 +41,7 @@ def fits(op: Op, table: KernelTable, precision: str) -> bool:
         return False
     if op.name == "LSTM" and (a.input_forget or rest[4] is not None):  # peepholes
         return False
-    if op.name == "GRU" and not a.linear_before_reset:  # the kernel applies the reset gate after the product alone
+    if op.name == "GRU" and not a.linear_before_reset:  # the kernel only applies the reset gate after the product
         return False
     constant = all(isinstance(w, Weight) for w in (*weights, rest[0]) if w is not None)
     if not constant or rest[1] is not None or x is None or not isinstance(x.type, TensorType) or x.type.shape is None:
@@ -88,7 +88,7 @@ def _gru(
 
 
 def _gates(w: Ref, k: int, count: int, order: Sequence[int]) -> np.ndarray:
-    """The weights of a direction, `[inputs, gates * h]`, gates in an order."""
+    """The weights of a direction, `[inputs, gates * h]`, with the gates in a given order."""
     parts = np.split(_values(w)[k].astype(np.float32), count)
     most = float(np.finfo(np.float16).max)
     return np.clip(np.concatenate([parts[g] for g in order]).T, -most, most)
@@ -116,7 +116,7 @@ def _state(e: Emitter, state: Ref | None, k: int, dtype: str) -> Ref | None:
 
 
 def _directions(e: Emitter, op: Op, x: Ref, run: Callable[[Ref, int], tuple[Ref, Ref]]) -> tuple[Ref, ...]:
-    """The results of all directions: every step `[steps, directions, batch, h]`, and the last ones of the states."""
+    """The results of all directions: every step `[steps, directions, batch, h]`, and the final states."""
     ways = {"forward": (False,), "reverse": (True,), "bidirectional": (False, True)}[op.a.direction]
     given, found = e.cast(x, "FLOAT16"), [list[Ref](), list[Ref](), list[Ref]()]
     for k, backwards in enumerate(ways):

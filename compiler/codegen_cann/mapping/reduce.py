@@ -1,4 +1,4 @@
-"""Reductions, extrema, sorting and running sums as GE nodes."""
+"""Reductions, extrema, sorting and cumulative sums as GE nodes."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ Row = Callable[..., Any]
 
 
 def reduced(e: Emitter, kind: str, x: Ref, axes: Sequence[int], *, keep: bool) -> Ref:
-    """A reduction over axes that are known; over none it leaves the operand."""
+    """A reduction over known axes; over none, the operand itself."""
     if not axes:
         return x
     shape = tuple(1 if k in axes else d for k, d in enumerate(x.shape) if keep or k not in axes)
@@ -58,7 +58,7 @@ def _log_sum_exp(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
 
 
 def _lowest(x: Ref) -> float:
-    """The least finite value: stands for -inf, so that nothing is subtracted from itself to NaN."""
+    """The lowest finite value: used for -inf, so that no difference becomes NaN."""
     import ml_dtypes
 
     return float(ml_dtypes.finfo(occ_type(x.dtype).numpy).min)

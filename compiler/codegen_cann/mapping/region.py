@@ -20,9 +20,10 @@ Row = Callable[..., Any]
 
 
 def _roi_align(e: Emitter, op: Op, x: Ref, rois: Ref, batch: Ref) -> Ref:
-    """Averages of bilinear samples, which are a product with weights of rows and one with weights of columns.
+    """Averages of bilinear samples, as products with row weights and column weights.
 
-    A sample at `p` gives `max(0, 1 - |p - h|)` of pixel `h`; the weight of a pixel in a bin is the mean over its samples.
+    A sample at `p` contributes `max(0, 1 - |p - h|)` to pixel `h`; a pixel's weight in a bin is the mean over its
+    samples.
     """
     if op.a.mode != "avg":
         raise Unsupported("it takes the largest sample of each bin")
@@ -71,9 +72,9 @@ def _compared(e: Emitter, kind: str, x: Ref, value: float) -> Ref:
 
 
 def _max_roi_pool(e: Emitter, op: Op, x: Ref, rois: Ref) -> Ref:
-    """The largest pixel of each bin: over rows that are in it first, then over columns.
+    """The largest pixel of each bin: first over its rows, then over its columns.
 
-    0 of an empty bin.
+    0 for an empty bin.
     """
     (n, c), (height, width), (down, across) = (rois.shape[0], x.shape[1]), x.shape[2:], op.a.pooled_shape
     axis = e.constant(np.array(0, np.int32))
@@ -124,7 +125,7 @@ def _covers(e: Emitter, op: Op, rois: Ref, k: int, pixels: int, bins: int) -> Re
 
 
 def _max_unpool(e: Emitter, op: Op, x: Ref, indices: Ref, _: Ref | None = None) -> Ref:
-    """Elements at the flat positions that MaxPool has recorded, zeros elsewhere."""
+    """Elements at the flat positions that MaxPool recorded, zeros elsewhere."""
     a, n = op.a, len(x.shape) - 2
     strides, pads = a.strides or (1,) * n, a.pads or (0,) * 2 * n
     size = [(x.shape[2 + k] - 1) * strides[k] - pads[k] - pads[n + k] + a.kernel_shape[k] for k in range(n)]
@@ -141,7 +142,7 @@ def _max_unpool(e: Emitter, op: Op, x: Ref, indices: Ref, _: Ref | None = None) 
 
 
 def _affine_grid(e: Emitter, op: Op, theta: Ref, _: Ref | None = None) -> Ref:
-    """Positions of an even grid, each with a 1 after it, times the transposed matrices."""
+    """Positions of a regular grid, each with a 1 appended, times the transposed matrices."""
     out = e.type(op.result).shape
     n, *size = out[:-1]
     axes = [_places(s, bool(op.a.align_corners)) for s in size]

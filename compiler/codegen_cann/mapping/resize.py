@@ -1,7 +1,7 @@
 """Resize as GE nodes: a GE resize, a gather, or a matrix product for each axis.
 
-Every mode of ONNX Resize is linear in the input and acts on one axis after another, and the extents are known here. So
-an axis is a constant matrix, which is evaluated from the definition of the operator (`ir/ops/resize.py`).
+Every mode of ONNX Resize is linear in the input and separable by axis, and the extents are known here. So an axis is a
+constant matrix, evaluated from the operator's definition (`ir/ops/resize.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def axis_matrix(r: AxisResize, a: SimpleNamespace) -> np.ndarray:
     """f32[size, out] with `resized = input @ matrix` along the axis.
 
     Raises:
-        Unsupported: the resizing is not linear: it puts a constant where it reads outside.
+        Unsupported: the resizing is not linear: it uses a constant outside of the input.
     """
     size, out = int(r.size), int(r.out)  # pyright: ignore[reportArgumentType]
     if size * out > _LARGEST_MATRIX:
@@ -126,7 +126,7 @@ def _interpolated(e: Emitter, op: Op, x: Ref, plan: list[AxisResize], matrices: 
 
 
 def _by_matrix(e: Emitter, x: Ref, axis: int, matrix: np.ndarray) -> Ref:
-    """Resize of an axis as a matrix product: from the left for the last but one axis."""
+    """Resize of an axis as a matrix product: from the left for the second-last axis."""
     rank = len(x.shape)
     weights = matrix.astype(np.float16 if x.dtype == "FLOAT16" else np.float32)
     if rank >= 2 and axis == rank - 2:
@@ -139,7 +139,7 @@ def _by_matrix(e: Emitter, x: Ref, axis: int, matrix: np.ndarray) -> Ref:
 
 
 def _center_crop_pad(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
-    """Crops or pads around the centre; an odd element is cut or added at the end."""
+    """Crops or pads around the centre; an odd element is removed or added at the end."""
     left = [
         max(n - size, 0) // 2 - max(size - n, 0) // 2 for n, size in zip(e.type(op.result).shape, x.shape, strict=True)
     ]

@@ -8,18 +8,18 @@ from occ.compiler.codegen_cann.graph.graph import Node, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.matching import Users, constant, either, made_by
 
-_WIDEST_HEAD, _MOST = 896, 1000  # what the kernel takes heads shorter, and fewer of, than
-_BLOCK = 64  # elements that the widths of heads are multiples of, for the older kernel
+_WIDEST_HEAD, _MOST = 896, 1000  # the kernel requires heads shorter, and fewer, than this
+_BLOCK = 64  # the older kernel requires head widths that are multiples of this
 
 
 def embedded(e: Emitter, x: Ref, cos: Ref, sin: Ref, heads_at: int = 1) -> Ref | None:
-    """`x` turned by the angles, its halves being the two parts of a number.
+    """`x` rotated by the angles, with its halves as the two parts of a number.
 
-    None where the chip has no kernel for it.
+    None if the chip has no kernel for it.
 
     Args:
-        x: of four axes: batch, rows, heads, width.
-        cos, sin: of the angles of each row, for each of the batch or for all.
+        x: has four axes: batch, rows, heads, width.
+        cos, sin: of the angles of each row, per batch or shared.
         heads_at: the axis of the heads, 1 or 2.
     """
     if len(x.shape) != 4 or len(cos.shape) != 4:
@@ -54,7 +54,7 @@ def rotary(e: Emitter, root: Node, users: Users) -> Ref | None:
 
 
 def _turned(half: Ref) -> Ref | None:
-    """The value whose halves are swapped, the second one negated."""
+    """The value whose halves are swapped, with the second one negated."""
     if (
         half.node.type != "ConcatD"
         or len(half.node.inputs) != 2
@@ -86,7 +86,7 @@ def _part(v: Ref | None, begin: int, width: int) -> Ref | None:
 
 
 def _last_axis(v: Ref, begin: int) -> Ref | None:
-    """The operand and length of a StridedSlice of the last axis only, from `begin` in steps of 1."""
+    """The operand and length of a StridedSlice of only the last axis, from `begin` in steps of 1."""
     x, first, _, steps = v.node.inputs
     at, by = constant(first), constant(steps)
     if x is None or at is None or by is None or v.node.attrs["begin_mask"] != (1 << (len(x.shape) - 1)) - 1:

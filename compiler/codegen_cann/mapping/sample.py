@@ -17,7 +17,7 @@ _INTERPOLATIONS = {"linear": "bilinear", "nearest": "nearest"}
 
 
 def _negative_log(e: Emitter, op: Op, logs: Ref, labels: Ref, weight: Ref | None) -> Ref:
-    """The loss of logarithms `[N, C, ...]` at the labels `[N, ...]` (ONNX NegativeLogLikelihoodLoss)."""
+    """The loss of log-probabilities `[N, C, ...]` at the labels `[N, ...]` (ONNX NegativeLogLikelihoodLoss)."""
     labels = e.cast(labels, "INT64")
     ignore, kept = op.a.ignore_index, None
     if ignore is not None:

@@ -19,7 +19,7 @@ Row = Callable[..., Any]
 
 
 def through(e: Emitter, kind: str, x: Ref, run: Callable[[Ref], Ref], position: int = 0) -> Ref:
-    """Something that moves elements, on a type that the GE operator takes; those of DOUBLE may go as INT64."""
+    """A data movement on a type that the GE operator supports; DOUBLE may be moved as INT64."""
     if x.dtype == "DOUBLE" and not e.unit_for(kind, x.dtype, position):
         return bitcast(e, through(e, kind, bitcast(e, x, "INT64"), run, position), x.dtype)
     inner = computing_type(e, kind, x.dtype, position)
@@ -59,14 +59,12 @@ def _expand(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
 
 
 def broadcast(e: Emitter, x: Ref, shape: Sequence[int]) -> Ref:
-    """`x` repeated to a shape.
+    """`x` broadcast to a shape.
 
-    BroadcastTo has kernels of AI Core for some types only; Tile, on the AI CPU, for all.
+    BroadcastTo has AI Core kernels only for some types; Tile, on the AI CPU, for all.
     """
     out = tuple(shape)
-    if (
-        e.unit_for("BroadcastTo", x.dtype) == "AI Core" and x.dtype != "BOOL"
-    ):  # which the header of BroadcastTo leaves out
+    if e.unit_for("BroadcastTo", x.dtype) == "AI Core" and x.dtype != "BOOL":  # missing in the header of BroadcastTo
         return e.op("BroadcastTo", x, e.ints(out), out=Desc(x.dtype, out))
     full = (1,) * (len(out) - len(x.shape)) + x.shape
     times = [n // max(d, 1) for n, d in zip(out, full, strict=True)]
@@ -101,7 +99,7 @@ def _slice(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
     end: list[int] = []
     for b, f, k, s in zip(starts, ends, where, step, strict=True):
         r = range(x.shape[k])[slice(int(b), int(f) if int(f) >= -x.shape[k] or s > 0 else None, s)]
-        # After the first element of a backward slice comes -1, which would mean the last one.
+        # The element before the first would be -1 in a backward slice, which would mean the last one.
         begin.append(r.start)
         end.append(r.stop if r.stop >= 0 else -x.shape[k] - 1)
     return sliced(e, x, begin, end, where, step)
@@ -174,7 +172,7 @@ def _pad(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
 def placed(
     e: Emitter, x: Ref, begins: Sequence[int], ends: Sequence[int], mode: str = "constant", value: Ref | None = None
 ) -> Ref:
-    """`x` with pads at the begin and end of every axis; negative ones cut."""
+    """`x` with pads at the begin and end of every axis; negative ones crop."""
     if min([*begins, *ends], default=0) < 0:
         x = _cut(e, x, begins, ends)
         begins, ends = ([max(p, 0) for p in side] for side in (begins, ends))
@@ -222,7 +220,7 @@ def _space(kind: str) -> Row:
 
 def _trilu(e: Emitter, op: Op, x: Ref, k: Ref | None = None) -> Ref:
     shift = e.scalar(0, "INT64") if k is None else k
-    right = np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]  # how far an element is right of the diagonal
+    right = np.arange(x.shape[-1]) - np.arange(x.shape[-2])[:, None]  # distance of an element right of the diagonal
     if shift.node.type == "Const":
         by = int(shift.node.value.reshape(-1)[0])
         mask = e.constant(right >= by if op.a.upper else right <= by)

@@ -25,7 +25,7 @@ def _matrix(length: int, parts: int, n: int, *, inverse: bool, onesided: bool) -
 
 
 def _transformed(e: Emitter, x: Ref, matrix: np.ndarray) -> Ref:
-    """The last two axes, elements and their parts, times a matrix; they are one axis then."""
+    """The last two axes, elements and their parts, merged and multiplied by a matrix."""
     flat = e.reshape(x, (*x.shape[:-2], x.shape[-2] * x.shape[-1]))
     like = {"FLOAT16": np.float16, "FLOAT": np.float32, "DOUBLE": np.float64}.get(x.dtype)
     if like is None:
@@ -52,7 +52,7 @@ def _stft(e: Emitter, op: Op, signal: Ref, *_: Any) -> Ref:
     step, window, length = (e.known(op, k) for k in (1, 2, 3))
     assert step is not None, "STFT has a step"
     n = int(length.reshape(-1)[0]) if length is not None else 0 if window is None else len(window)
-    if len(signal.shape) == 2:  # as onnxruntime takes it
+    if len(signal.shape) == 2:  # as in onnxruntime
         signal = e.reshape(signal, (*signal.shape, 1))
     frames, parts = e.type(op.result).shape[1], signal.shape[-1]
     at = np.arange(frames)[:, None] * int(step.reshape(-1)[0]) + np.arange(n)

@@ -1,6 +1,6 @@
 """Shape arithmetic as GE nodes: sizes that differ between gears, computed from input shapes.
 
-GE compiles a graph of its own for every gear, in which all shapes are known, and folds such nodes to constants there.
+GE compiles a separate graph for every gear, with all shapes known, and folds such nodes to constants.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.ir.dim import Atom, Dim, Sym, Symbol
 from occ.compiler.ir.dtype import from_numpy
 
-_MOST_ELEMENTS = 64  # that are computed one by one
-_MOST_LOOKED_AT = 1 << 16  # to see which numbers a mask has
+_MOST_ELEMENTS = 64  # computed one by one
+_MOST_LOOKED_AT = 1 << 16  # to see which numbers a mask contains
 _FUNCTIONS = {"floordiv": "FloorDiv", "min": "Minimum", "max": "Maximum"}
-_DEGREE = 3  # of the products of extents that are tried
-DECIDE = ("NonZero", "UniqueWithCountsAndSorting")  # operators whose results have extents that the data decide
+_DEGREE = 3  # products of extents that are tried
+DECIDE = ("NonZero", "UniqueWithCountsAndSorting")  # operators with data-dependent result extents
 
 
 class _Extent(NamedTuple):
@@ -39,7 +39,7 @@ class _Extent(NamedTuple):
 
 
 def _differing_extents(parts: Sequence[Graph]) -> list[_Extent]:
-    """The extents of inputs, and of what the data decide, that differ between gears: one for each row of values."""
+    """The data-dependent and input extents that differ between gears: one row of values each."""
     found: dict[tuple[int, ...], _Extent] = {}
     for port, nodes in enumerate(zip(*(g.nodes for g in parts), strict=True)):
         if nodes[0].type not in ("Data", *DECIDE):
@@ -52,7 +52,7 @@ def _differing_extents(parts: Sequence[Graph]) -> list[_Extent]:
 
 
 def in_order(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes with each after those that it reads, and else as they come."""
+    """The nodes sorted so that each follows its operands, otherwise in order."""
     made: dict[Node, None] = {}
     for node in nodes:
         work = [node]
@@ -66,9 +66,9 @@ def in_order(nodes: Sequence[Node]) -> list[Node]:
 
 
 def _end(flags: np.ndarray) -> int | None:
-    """The `c` for which row `q` of flags may be true up to the key `q + c`.
+    """The `c` such that row `q` of flags may be true up to the key `q + c`.
 
-    None where no row ends between two keys.
+    None if no row ends between two keys.
     """
     counts = flags.sum(1)
     ending = np.flatnonzero((counts > 0) & (counts < flags.shape[1]))
@@ -76,7 +76,7 @@ def _end(flags: np.ndarray) -> int | None:
 
 
 def _factors(rows: np.ndarray, values: Sequence[int | None]) -> np.ndarray:
-    """The integers nearest to those by which the columns add up to the values."""
+    """The integers closest to the coefficients with which the columns add up to the values."""
     return np.rint(np.linalg.lstsq(rows.astype(np.float64), np.array(values, np.float64), rcond=None)[0]).astype(
         np.int64
     )
@@ -87,7 +87,7 @@ def _stairs(shape: tuple[int, ...], end: int) -> np.ndarray:
 
 
 class _Line(NamedTuple):
-    """`(factor * product of extents + offset) // divisor`; the simplest compare least."""
+    """`(factor * product of extents + offset) // divisor`; simpler ones compare less."""
 
     divisor: int
     is_moved: bool
@@ -98,11 +98,11 @@ class _Line(NamedTuple):
 
 
 class Known(NamedTuple):
-    """The extents of a model by their symbols, each with its value in each gear.
+    """The extents of a model by symbol, each with its value in each gear.
 
     Attributes:
-        values: of the extents of all its tensors, the simplest first.
-        places: where a symbol is an extent of an input: its position, and the axis.
+        values: of the extents of all its tensors, simplest first.
+        places: where a symbol is an extent of an input: input position and axis.
     """
 
     values: Mapping[Sym, tuple[int, ...]]
@@ -110,20 +110,20 @@ class Known(NamedTuple):
 
 
 class Sizes:
-    """Makes the nodes of sizes for a graph.
+    """Creates the size nodes of a graph.
 
     Args:
         parts: the graph at each gear; the nodes are for the first.
-        names: of the nodes of the model; new ones are added.
+        names: of the model's nodes; new ones are added.
         bounded: as for `merge.merged`.
-        known: of the model, where the graph has its inputs.
+        known: of the model, if the graph has its inputs.
     """
 
     def __init__(
         self, parts: Sequence[Graph], names: set[str], *, bounded: bool = True, known: Known | None = None
     ) -> None:
         self.graph = parts[0]
-        self._nodes = list(self.graph.nodes)  # as they are before constants go
+        self._nodes = list(self.graph.nodes)  # before constants are removed
         self._own = Graph(f"{self.graph.name}/sizes")
         self._e = Emitter(self._own, lambda *_: None, names=names)
         self._bounded = bounded
@@ -135,7 +135,7 @@ class Sizes:
         self._dims: dict[Sym, Ref] = {}
 
     def insert(self) -> None:
-        """Put the nodes that were made in front of those that read them."""
+        """Insert the new nodes before those that read them."""
         for node in self._own.nodes:
             node.name = node.name or self._e.unique(f"size/{node.type}")
         data = len(self.graph.data)
@@ -146,8 +146,8 @@ class Sizes:
     def value(self, values: Sequence[np.ndarray]) -> Ref | None:
         """A node with a given value in each gear; None if none is found.
 
-        Integers of one shape are computed one by one, or all moved by one number. Progressions along an axis, masks that end
-        or begin one key later in each row, and beginnings of the largest of the values, have the extents that are computed.
+        Integers of one shape are computed one by one, or all shifted by one number. Progressions along an axis, masks
+        that end or begin one key later in each row, and prefixes of the largest value have computed extents.
         """
         kind = ge_type(from_numpy(values[0].dtype))
         if kind is None or len({v.ndim for v in values}) != 1:
@@ -185,7 +185,7 @@ class Sizes:
         return e.op("Range", e.scalar(start, kind), end, e.scalar(step, kind), out=Desc(kind, (-1,)))
 
     def _moved(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
-        """Integers of one shape of which all are moved by the same number."""
+        """Integers of one shape, all shifted by the same number."""
         base = values[0] - values[0].reshape(-1)[0]
         firsts = tuple(int(v.reshape(-1)[0]) for v in values)
         if any(not np.array_equal(v, base + f) for v, f in zip(values, firsts, strict=True)):
@@ -194,7 +194,7 @@ class Sizes:
         return None if by is None else self._e.op("Add", self._e.constant(base), self._e.cast(by, kind))
 
     def _progression(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
-        """`first + step * k` at place `k` of the one axis whose extent differs; elements of a step of 0 are repeated."""
+        """`first + step * k` at position `k` of the one axis whose extent differs; with step 0, repeated elements."""
         largest = max(values, key=lambda v: v.size)
         axes = [k for k in range(largest.ndim) if any(v.shape[k] != largest.shape[k] for v in values)]
         if len(axes) != 1 or any(0 in v.shape for v in values):
@@ -220,7 +220,7 @@ class Sizes:
         return e.op("Add", moved, e.constant(first), out=Desc(kind, shape))
 
     def _staircase(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
-        """Two numbers, parted in row `q` between the keys `q + c` and `q + c + 1`: what a causal mask, or a window, has."""
+        """Two numbers that change in row `q` between the keys `q + c` and `q + c + 1`: a causal mask, or a window."""
         numbers = np.unique(np.concatenate([v.reshape(-1)[:_MOST_LOOKED_AT] for v in values]))
         if values[0].ndim < 2 or len(numbers) != 2 or any(0 in v.shape or set(v.shape[:-2]) > {1} for v in values):
             return None
@@ -238,7 +238,7 @@ class Sizes:
     def _parted(
         self, shapes: Sequence[tuple[int, ...]], ends: tuple[int, ...], numbers: tuple[Any, Any], kind: str, lead: int
     ) -> Ref | None:
-        """The nodes of `_staircase`, with some axes of extent 1 before rows and keys."""
+        """The nodes of `_staircase`, with leading axes of extent 1."""
         rows, keys = (self._counted([s[k] for s in shapes]) for k in (0, 1))
         end = self._number(ends)
         if keys is None or rows is None or end is None:
@@ -256,7 +256,7 @@ class Sizes:
         )
 
     def _fitted(self, values: Sequence[int | None]) -> tuple[int, ...] | None:
-        """A sum of multiples of extents that has the values that are known, at each gear.
+        """A sum of multiples of extents that has the known values at each gear.
 
         None where there is none.
         """
@@ -268,17 +268,17 @@ class Sizes:
         return made if all(made[k] == values[k] for k in known) else None
 
     def _rows(self) -> np.ndarray:
-        """1 and the extents that differ, of each gear."""
+        """1 and the extents that differ, for each gear."""
         return np.array([[1] * self._count, *(x.values for x in self._extents)], np.int64).T
 
     def _counted(self, counts: Sequence[int]) -> Ref | None:
-        """`0, 1, ...` as many as there are."""
+        """`0, 1, ...` of a given length."""
         if len(set(counts)) == 1:
             return self._e.ints(np.arange(counts[0]))
         return self._range([np.arange(n, dtype=np.int64) for n in counts], "INT64")
 
     def _beginning(self, values: Sequence[np.ndarray], kind: str) -> Ref | None:
-        """The first elements along each axis of the largest value."""
+        """A prefix along each axis of the largest value."""
         largest = max(values, key=lambda v: v.size)
         if not all(np.array_equal(largest[tuple(map(slice, v.shape))], v) for v in values):
             return None
@@ -292,7 +292,7 @@ class Sizes:
         return e.op("StridedSliceV2", e.constant(largest), e.ints([0] * n), ends, axes, steps, out=Desc(kind, shape))
 
     def _number(self, values: tuple[int, ...]) -> Ref | None:
-        """An INT64 of rank 1 that has a given value in each gear."""
+        """An INT64 of rank 1 with a given value in each gear."""
         if len(set(values)) == 1:
             return self._e.ints(values[:1])
         line = min(self._candidates(values), default=None)
@@ -303,7 +303,7 @@ class Sizes:
         return self._lines[line]
 
     def _combination(self, values: tuple[int, ...]) -> Ref | None:
-        """A sum of multiples of extents, such as keys of the past and new ones."""
+        """A sum of multiples of extents, such as keys of the past plus new ones."""
         factors = _factors(self._rows(), values)
         if tuple((self._rows() @ factors).tolist()) != values:
             return self._from_known(values)

@@ -66,7 +66,7 @@ def rows() -> Mapping[str, Row]:
 
 
 def takes(name: str) -> bool:
-    """Whether the device takes an operator by its name, so that it need not be expanded."""
+    """Whether the device supports an operator by name, so that it need not be expanded."""
     return name in rows()
 
 
@@ -74,7 +74,7 @@ def emit_op(e: Emitter, op: Op) -> None:
     """Emit the nodes of one op.
 
     Raises:
-        Unsupported: the device cannot take it.
+        Unsupported: the device does not support it.
     """
     row = rows().get(op.name)
     if row is None:
@@ -120,7 +120,7 @@ def _operand(e: Emitter, op: Op, k: int) -> Ref | None:
 
 
 def verdict(op: Op, precision: str = "origin", module: Module | None = None, chip: Chip | None = None) -> str:
-    """Why the device cannot take an op; empty if it can. The arguments are those of `trial`."""
+    """Why the device does not support an op; empty if it does. The arguments are those of `trial`."""
     try:
         trial(op, precision, module, chip)
     except Unsupported as reason:
@@ -136,12 +136,12 @@ def trial(
     Args:
         op: the op.
         precision: `precision_mode_v2`.
-        module: has the functions that the op runs.
-        chip: what it is meant for.
+        module: contains the functions that the op runs.
+        chip: the chip that it is for.
         sizes: extents that other ops of its part show.
 
     Raises:
-        Unsupported: the device cannot take it.
+        Unsupported: the device does not support it.
     """
     e = Emitter(Graph("trial"), emit_op, precision, module, chip=chip)
     if sizes:
@@ -171,12 +171,12 @@ def build_graph(
     Args:
         name: of the graph.
         ops: in topological order.
-        inputs: what the part reads from outside, constants left out.
-        outputs: what it gives.
+        inputs: outside values that the part reads, except constants.
+        outputs: its results.
         output_names: names of the outputs.
         precision: `precision_mode_v2`.
-        module: has the functions that ops run.
-        chip: what it is meant for.
+        module: contains the functions that ops run.
+        chip: the chip that it is for.
     """
     graph = Graph(name, output_names=list(output_names))
     e = Emitter(graph, emit_op, precision, module, chip=chip)

@@ -1,4 +1,4 @@
-"""Padding and slicing that convolutions and poolings share.
+"""Padding and slicing that convolutions and pooling share.
 
 GE orders pads top, bottom, left, right; ONNX all begins, then all ends.
 """
@@ -14,9 +14,9 @@ from occ.compiler.ir.op import Op
 
 
 def window_pads(op: Op, size: Sequence[int], kernel: Sequence[int]) -> list[tuple[int, int]]:
-    """Explicit pads of a window operator: (begin, end) an axis.
+    """Explicit pads of a window operator: (begin, end) per axis.
 
-    The end pad is what the extents of the result need, so that ceil_mode and auto_pad need no words of their own.
+    The end pad follows from the result's extents, so that ceil_mode and auto_pad need no special cases.
     """
     a, n = op.a, len(size)
     strides, dilations = a.strides or (1,) * n, getattr(a, "dilations", None) or (1,) * n
@@ -60,7 +60,7 @@ def pad(
 
 
 def padded(e: Emitter, x: Ref, pads: Sequence[tuple[int, int]], value: Ref | None = None) -> Ref:
-    """`x` with pads on its spatial axes, which come last; itself where there are none."""
+    """`x` with pads on its spatial axes, which come last; `x` itself if there are none."""
     if not any(map(any, pads)):
         return x
     lead = [0] * (len(x.shape) - len(pads))
@@ -74,8 +74,8 @@ def strided(
 ) -> Ref:
     """A slice over some axes, with begins and ends as numpy takes them after clamping.
 
-    A pass makes a kernel of AI Core of a StridedSliceV2 with constant bounds. Where extents may be unknown, that kernel takes
-    none of these on most chips, and StridedSlice does, which names all axes: masks leave the others as they are.
+    A pass turns a StridedSliceV2 with constant bounds into an AI Core kernel. If extents may be unknown, on most chips
+    that kernel does not support it, but StridedSlice does, which names all axes: masks leave the others unchanged.
     """
     if e.unit_for("StridedSliceD", x.dtype) != "fixed" or x.dtype == "BOOL":
         return e.op("StridedSliceV2", x, e.ints(begin), e.ints(end), e.ints(axes), e.ints(steps), out=out)

@@ -1,4 +1,4 @@
-"""GE graphs as an `.air` file: one ge.proto.ModelDef, and files for the weights that do not fit into it."""
+"""GE graphs as an `.air` file: one ge.proto.ModelDef, and files for weights that do not fit into it."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.graph.prototypes import prototypes
 from occ.compiler.codegen_cann.output.proto import Message, encode
 
-# A protobuf message ends at 2 GiB; the rest of the graph needs room too.
+# A protobuf message is limited to 2 GiB; the rest of the graph needs space too.
 INLINE_LIMIT = 2**31 - 200 * 2**20
-_LARGE = 2**20  # bytes of a constant that goes to a file of its own once the limit is exceeded
+_LARGE = 2**20  # bytes from which a constant moves to a file of its own once the limit is exceeded
 _LISTS = {
     "ListString": ("s", 1),
     "ListInt": ("i", 2),
@@ -30,7 +30,7 @@ _LISTS = {
     "ListBool": ("b", 4),
     "ListType": ("dt", 10),
 }
-# Attributes that GE itself puts on any node, besides those of the prototype.
+# Attributes that GE itself puts on any node, in addition to the prototype's.
 _EXTRA = {"_keep_dtype": "Int", "_parent_node_index": "Int", "index": "Int", "auto_pad": "String", "onnx": "String"}
 
 
@@ -42,7 +42,7 @@ def air(graph: Graph, inline_limit: int = INLINE_LIMIT) -> tuple[bytes, dict[str
         inline_limit: bytes of constants that the message may hold.
 
     Returns:
-        The `.air` file, and further files by their name, to be written next to it: the large constants, where the limit is exceeded.
+        The `.air` file, and further files by name, for the same folder: large constants, if the limit is exceeded.
     """
     outside = _outside(graph, inline_limit)
     message = {
@@ -55,7 +55,7 @@ def air(graph: Graph, inline_limit: int = INLINE_LIMIT) -> tuple[bytes, dict[str
 
 
 def _outside(graph: Graph, limit: int) -> dict[Node, str]:
-    """Constants for files of their own: large ones, then others until the rest fits."""
+    """Constants for separate files: large ones, then others until the rest fits."""
     constants = [n for g in graph.all() for n in g.nodes if n.type == "Const"]
     total = sum(stored_size(n.value) for n in constants)
     moved: dict[Node, str] = {}
@@ -79,7 +79,7 @@ def _graph(graph: Graph, outside: dict[Node, str]) -> Message:
 
 
 def _net_output(graph: Graph, number: int) -> Message:
-    """The node that collects the results; in a sub-graph each input names the output of the parent that it becomes."""
+    """The node that collects the results; in a sub-graph each input names the parent's output that it becomes."""
     nested = any("_parent_node_index" in d.attrs for d in graph.data) or graph.name.find("/") >= 0
     descs: list[Message] = []
     for k, r in enumerate(graph.outputs):

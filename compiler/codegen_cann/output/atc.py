@@ -34,23 +34,23 @@ def _plain(options: AscendOptions) -> list[str]:
 
 
 def _files(options: AscendOptions) -> list[tuple[str, str, str]]:
-    """Options of atc that name a configuration: the option, the name of the file beside the graph, and its path."""
+    """Options of atc that name a configuration: the option, the file's name next to the graph, and its path."""
     given = [("fusion_switch_file", options.fusion_switch_file)] if options.fusion_switch_file else []
     given += [(name, path) for name, path in options.atc if ATC_OPTIONS[name].kind == "file"]
     return [(name, f"{name}{PurePath(path).suffix or '.cfg'}", path) for name, path in given]
 
 
 def configurations(options: AscendOptions) -> dict[str, bytes]:
-    """The configurations that the command of `command` names, by the names of their files, which are beside the graph.
+    """The configurations that `command` names, by the names of their files next to the graph.
 
     Raises:
-        CompileError: OCC0603 one cannot be read any more.
+        CompileError: OCC0603 one can no longer be read.
     """
     return {beside: contents(name, path) for name, beside, path in _files(options)}
 
 
 def text(arguments: Sequence[str]) -> str:
-    """A command as a shell takes it; whatever a name holds stays one argument."""
+    """A command in shell syntax; whatever a name contains, it stays one argument."""
     return shlex.join(arguments)
 
 

@@ -1,7 +1,7 @@
 """GE graphs as C++ source for the operator classes of the toolkit (`all_ops.h`).
 
-Only literals and made-up identifiers reach the code: names from a model stand in string literals, every character of
-which is plain ASCII or an octal escape.
+Only literals and generated identifiers reach the code: names from a model are inside string literals, every character
+of which is plain ASCII or an octal escape.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from occ.compiler.codegen_cann.graph.formats import serial_name
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.graph.prototypes import FormalAttr, Prototype, prototypes
 
-_INLINE = 64  # elements of a constant that stands in the code; larger ones come from a file
+_INLINE = 64  # elements of a constant that is written into the code; larger ones come from a file
 _HEAD = """\
 // Builds the GE graph of one part and writes it as an .air file. Compile and link against the CANN toolkit:
 //   g++ -std=c++17 {file} -I$ASCEND_HOME_PATH/include -L$ASCEND_HOME_PATH/lib64 -lgraph -lgraph_base -lge_compiler
@@ -207,7 +207,7 @@ def _value(attr: FormalAttr, value: Any) -> str:
 
 
 def cpp(graph: Graph) -> tuple[str, dict[str, np.ndarray]]:
-    """C++ that builds a graph, and its larger constants by the name of the file that it reads them from."""
+    """C++ that builds a graph, and its larger constants by the name of the file from which it reads them."""
     writer = _Writer(graph)
     text = writer.text()
     if "INFINITY" in text or "NAN" in text:

@@ -10,12 +10,12 @@ from occ.compiler.codegen_cann.graph.formats import stored
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.output.proto import varint
 
-# Field numbers of onnx.proto; the view is written with the encoder of this package, so that no library is needed.
+# Field numbers of onnx.proto; the view is written with this package's encoder, so no library is needed.
 _ELEMENT = {
     "FLOAT": 1, "UINT8": 2, "INT8": 3, "UINT16": 4, "INT16": 5, "INT32": 6, "INT64": 7, "STRING": 8, "BOOL": 9,
     "FLOAT16": 10, "DOUBLE": 11, "UINT32": 12, "UINT64": 13, "COMPLEX64": 14, "COMPLEX128": 15, "BF16": 16, "INT4": 22,
 }  # fmt: skip
-_LARGEST = 1024  # bytes of a constant that the view shows
+_LARGEST = 1024  # bytes of a constant that the view includes
 
 
 def _len(number: int, data: bytes) -> bytes:

@@ -1,7 +1,7 @@
 """A deterministic encoder of ge.proto messages that needs no protobuf library.
 
-The schema is that of the public ge.proto (metadef); the numbers have not changed since 2021. A message is a dict by
-field name; absent fields are not written, and neither are scalars at their proto3 default outside of a oneof.
+The schema is the public ge.proto's (metadef); the numbers have not changed since 2021. A message is a dict by field
+name; absent fields are not written, and neither are scalars at their proto3 default outside of a oneof.
 """
 
 from __future__ import annotations
@@ -65,13 +65,13 @@ def encode(message: str, value: Message) -> bytes:
     """The bytes of a message: fields by number, maps by key.
 
     Raises:
-        KeyError: `value` has a field that the message has not.
+        KeyError: `value` has a field that the message does not have.
     """
     return b"".join(_pieces(message, value))
 
 
 def _pieces(message: str, value: Message) -> Pieces:
-    """A message in pieces, so that large ones within others are copied once, at the end."""
+    """A message in pieces, so that large nested ones are copied once, at the end."""
     schema = SCHEMA[message]
     parts: Pieces = []
     for name in sorted(value, key=lambda n: schema[n][0]):

@@ -20,11 +20,11 @@ _ATTR_TYPES = {
     "ListFloat": "list_float", "ListBool": "list_bool", "ListString": "list_string", "ListListInt": "list_list_int",
 }  # fmt: skip
 _STRUCTURE = frozenset({"Data", "Const", "If", "While"})
-_LARGEST = 1024  # elements of an operand whose value the operator is compiled for
+_LARGEST = 1024  # elements of an operand up to which the operator is compiled for its value
 
 
 def single_ops(graphs: Iterable[Graph]) -> list[dict[str, Any]]:
-    """An entry for each different operator of some graphs, in order of appearance."""
+    """An entry for each distinct operator of some graphs, in order of appearance."""
     found: dict[str, dict[str, Any]] = {}
     for g in graphs:
         for node in g.nodes:
@@ -38,7 +38,7 @@ def program(graph: Graph) -> tuple[bytes, bytes] | None:
     """A graph as operators to run one by one, in the form that `occ.runtime.acl.singleop` reads, and its constants.
 
     Returns:
-        None for a graph with sub-graphs, which only a compiled graph can have.
+        None for a graph with sub-graphs, which only a compiled graph supports.
     """
     if graph.children:
         return None

@@ -1,4 +1,4 @@
-"""GE graphs as text for people: one node a line, in the style of the `.occ` text."""
+"""GE graphs as text for people: one node per line, in the style of `.occ` text."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def node_text(n: Node) -> str:
 
 
 def quoted(name: str) -> str:
-    """A name in quotes, on one line whatever it holds."""
+    """A quoted name, on one line whatever it contains."""
     clean = shorten(name, 120).replace('"', '\\"')
     return f'"{clean}"'
 

@@ -1,6 +1,6 @@
 """The CANN toolkit: `atc` compiles the device parts of an artifact, `.air` -> `.om`.
 
-Results are kept in the build cache.
+Results are stored in the build cache.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ from occ.runtime.release import read_release
 
 _IN_HOME = ("bin/atc", "compiler/bin/atc")  # under ASCEND_HOME_PATH
 _ERROR = re.compile(r"^\[?E[A-Z0-9]\d{4}\b.*|.*\[ERROR\].*", re.MULTILINE)
-# options of atc that a single operator has not
+# options of atc that single operators do not have
 _OF_GRAPHS = (
     "mode", "framework", "model", "output", "soc_version", "input_shape", "input_format", "insert_op_conf", "fusion_switch_file",
     "dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "modify_mixlist", "external_weight",
 )  # fmt: skip
 WEIGHTS = (
-    "device/weight/"  # members with weights outside of compiled graphs, as atc has them: in `weight` beside the .om
+    "device/weight/"  # members with weights outside of compiled graphs, as atc writes them: in `weight` next to the .om
 )
 _SHOWN = 6  # lines of atc's output in a message
 
@@ -40,7 +40,7 @@ class Toolkit:
 
     Attributes:
         atc: path of its compiler.
-        release: as its `version.info` says, or empty.
+        release: from its `version.info`, or empty.
     """
 
     atc: str
@@ -73,9 +73,9 @@ def compile_parts(
 
     Args:
         artifact: of an Ascend target.
-        cache: keeps compiled parts; atc takes minutes for large ones.
-        jobs: parts that are compiled at once.
-        progress: called with what is being done.
+        cache: stores compiled parts; atc takes minutes for large ones.
+        jobs: parts compiled at once.
+        progress: called with the current activity.
 
     Raises:
         CompileError: OCC0404 no toolkit; OCC0405 atc fails.
@@ -121,7 +121,7 @@ def _compile(toolkit: Toolkit, part: DevicePart, files: Mapping[str, bytes], cac
 def _compile_operators(
     toolkit: Toolkit, part: DevicePart, files: Mapping[str, bytes], cache: Cache
 ) -> dict[str, bytes]:
-    """Models of the operators of a part; each different one is compiled once, whatever parts it is in."""
+    """Models of the operators of a part; each distinct one is compiled once, whatever parts it is in."""
     made: dict[str, bytes] = {}
     flags = _kernel_flags(part)
     beside = {
@@ -145,7 +145,7 @@ def _kernel_flags(part: DevicePart) -> list[str]:
 def _run(
     toolkit: Toolkit, name: str, arguments: Sequence[str], members: Mapping[str, bytes], cache: Cache
 ) -> dict[str, bytes]:
-    """What atc makes in a folder with some files: models, and weights beside them. It is kept.
+    """The output of atc in a folder with some files: models, and weights next to them. It is cached.
 
     Raises:
         CompileError: OCC0405 it fails.
@@ -159,7 +159,7 @@ def _run(
         for member, data in members.items():
             (Path(folder) / member).write_bytes(data)
         ran = subprocess.run(command, cwd=folder, capture_output=True, text=True, errors="replace", check=False)
-        # Recent releases put the system and the processor of the host into the name when shapes are dynamic.
+        # With dynamic shapes, recent releases include the host's system and processor in the name.
         models = {p.name: p.read_bytes() for p in sorted(Path(folder).rglob("*.om"))}
         outside = {p.name: p.read_bytes() for p in sorted(Path(folder, "weight").glob("*")) if p.is_file()}
     if ran.returncode or not models:
@@ -175,7 +175,7 @@ def _run(
 
 
 def _keep(key: str, made: Mapping[str, bytes], cache: Cache) -> None:
-    """Put files into the cache: each under its digest, and the list of them."""
+    """Store files in the cache: each under its digest, and their list."""
     named = {name: digest(["atc", data]) for name, data in made.items()}
     for name, data in made.items():
         cache.put("device", named[name], data, ".om")
@@ -183,7 +183,7 @@ def _keep(key: str, made: Mapping[str, bytes], cache: Cache) -> None:
 
 
 def _kept(key: str, cache: Cache) -> dict[str, bytes] | None:
-    """The files of the cache; None if one is missing."""
+    """The files from the cache; None if one is missing."""
     if not cache.has("device", key, ".files"):
         return None
     named: dict[str, str] = json.loads(cache.path("device", key, ".files").read_bytes())
@@ -193,7 +193,7 @@ def _kept(key: str, cache: Cache) -> dict[str, bytes] | None:
 
 
 def _words(output: str) -> Sequence[str]:
-    """The lines of atc's output that say what is wrong, or its first ones."""
+    """The lines of atc's output that report errors, or its first ones."""
     told = [m.group().strip() for m in _ERROR.finditer(output)] or [
         line for line in output.splitlines() if line.strip()
     ]

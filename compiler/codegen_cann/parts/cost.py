@@ -1,7 +1,7 @@
 """Cost model of a device part: a roofline estimate for each node, and the transfers.
 
-The estimate is coarse: peaks of data sheets, operands read once, results written once. It tells parts that are worth the copies
-from those that are not, by factors and not by percents (Williams, Waterman, Patterson: Roofline, CACM 52, 2009).
+The estimate is coarse: data-sheet peaks, operands read once, results written once. It separates parts that are worth
+the copies from those that are not by factors, not by percents (Williams, Waterman, Patterson: Roofline, CACM 52, 2009).
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ class Processor:
     """A roofline.
 
     Attributes:
-        operations: a second, of products.
-        bandwidth: bytes a second of its memory.
-        link: bytes a second to and from the host; 0 where it is the host.
-        call: seconds to start something on it.
+        operations: per second, for products.
+        bandwidth: bytes per second of its memory.
+        link: bytes per second to and from the host; 0 for the host itself.
+        call: seconds to launch something on it.
     """
 
     operations: float
@@ -64,20 +64,21 @@ class Estimate:
         return f"{device} on the device, {copies} of them copies; {cpu} on this CPU"
 
 
-# target -> products a second in half precision, and in FLOAT (the same where the matrix unit has no FLOAT and takes halves), bytes
-# a second of the memory, of the link. Public figures of the 910B differ by a factor of up to four; the lower ones stand here.
+# target -> products per second in half precision, and in FLOAT (the same if the matrix unit uses half precision
+# instead), bytes per second of the memory, of the link. Public figures for the 910B differ by up to a factor of four;
+# these are the lower ones.
 _CHIPS: dict[str, tuple[float, float, float, float]] = {
     "ascend310": (
         8e12,
         8e12,
         51.2e9,
         3.9e9,
-    ),  # HiSilicon, 2018: 8 TFLOPS; 64 bits of LPDDR4X; PCIe 3.0 x4 for each chip
+    ),  # HiSilicon, 2018: 8 TFLOPS; 64 bits of LPDDR4X; PCIe 3.0 x4 per chip
     "ascend310b": (10e12, 10e12, 51.2e9, 25.6e9),  # Atlas 200I A2: 20 TOPS of INT8, LPDDR4X; the CPU shares its memory
     "ascend310p": (70e12, 70e12, 204e9, 16e9),  # Atlas 300I Duo, two chips: 280 TOPS of INT8, 408 GB/s, PCIe 4.0 x16
     "ascend910": (256e12, 256e12, 1.2e12, 16e9),  # Hot Chips 2019: 256 TFLOPS, 1.2 TB/s
     "ascend910b": (256e12, 64e12, 768e9, 31.5e9),  # the lowest of several: 256 TFLOPS, 768 GB/s, PCIe 4.0 x16
-    "ascend910_93": (256e12, 64e12, 768e9, 31.5e9),  # taken to be a die of the 910B
+    "ascend910_93": (256e12, 64e12, 768e9, 31.5e9),  # assumed to be a die of the 910B
 }
 
 
@@ -89,7 +90,7 @@ def chip(target: str, *, half: bool) -> Processor:
 
 @cache
 def host() -> Processor:
-    """This CPU: a product of matrices and a copy, measured once in a process, in about 30 ms."""
+    """This CPU: a matrix product and a copy, measured once per process, in about 30 ms."""
     a, block = np.ones((384, 384), np.float32), np.ones(1 << 23, np.uint8)
     return Processor(2 * 384**3 / _fastest(lambda: a @ a), 2 * block.nbytes / _fastest(lambda: block.copy()))
 
@@ -104,7 +105,7 @@ def _fastest(run: Callable[[], object]) -> float:
 
 
 def operations(node: Node) -> int:
-    """Arithmetic operations of a node: two for each product, one for each element otherwise."""
+    """Arithmetic operations of a node: two per product term, otherwise one per element."""
     out = prod(node.outputs[0].shape) if node.outputs else 0
     if not node.type.startswith(_PRODUCTS):
         return out
@@ -134,7 +135,7 @@ def estimate(graph: Graph, target: str, *, half: bool, cpu: Processor | None = N
     Args:
         graph: of the part.
         target: an Ascend target.
-        half: the matrix unit computes in half precision.
+        half: whether the matrix unit computes in half precision.
         cpu: the host; measured if None.
     """
     device, here = chip(target, half=half), cpu or host()

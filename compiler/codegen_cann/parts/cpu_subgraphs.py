@@ -25,7 +25,7 @@ def cpu_module(m: Module, part: Part) -> Module:
 
 
 def _sizes(op: Op, copies: dict[Value, Value], region: Region) -> None:
-    """Sizes that an op reads are made in its own part."""
+    """Sizes that an op reads are recomputed in its own part."""
     for value in reads(op):
         maker = value.defining_op
         if value not in copies and maker is not None and maker.name == "dims":
@@ -55,7 +55,7 @@ def _functions(op: Op, m: Module, made: Module) -> None:
 def clone(op: Op, copies: dict[Value, Value]) -> Op:
     """A copy of an op on other operands.
 
-    Its results, and those of the ops in its regions, are added to `copies`.
+    Its results, and those of nested ops, are added to `copies`.
     """
     regions = [_clone_region(r, copies) for r in op.regions]
     operands = [None if v is None else copies.get(v, v) for v in op.operands]

@@ -1,8 +1,8 @@
 """Data-dependent sizes within a device part, as from NonZero and NonMaxSuppression.
 
-GE infers such extents when its kernel has run (a kernel of the third kind tells the shapes of its results), so a graph has -1
-there. As the graph of ranges, that of a part is made from those at some sizes; what differs becomes an expression in the
-extents of the operators that decide them.
+GE learns such extents when its kernel has run (kernels of the third kind report the shapes of their results), so a
+graph has -1 there. Like the graph of ranges, a part's graph is made from graphs at several sizes; what differs becomes
+an expression in the extents of the operators that decide them.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Weight
 
 Sizes = Mapping[str, int]
-_SMALL = (2, 1, 0)  # sizes below those that have no form of their own
+_SMALL = (2, 1, 0)  # sizes below those without a special form
 
 
 def _non_zero(op: Op) -> Dim:
@@ -40,7 +40,7 @@ def _boxes(op: Op) -> Dim:
     return product((batch, classes, most))
 
 
-# Operators of which the device reports how large their results are, with the upper bound of the size.
+# Operators whose result sizes the device reports, with the upper bound of the size.
 MOST: dict[str, Callable[[Op], Dim]] = {
     "Compress": _along,
     "NonMaxSuppression": _boxes,
@@ -61,7 +61,7 @@ def _symbols_of(t: Type | None) -> set[str]:
 
 
 def used(op: Op) -> set[str]:
-    """The sizes decided by data that an op looks at or gives."""
+    """The data-dependent sizes that an op uses or defines."""
     found = {s for v in (*reads(op), *op.results) for s in _symbols_of(v.type)}
     found |= {s for v in reads(op) if v.defining_op is not None and is_free(v.defining_op) for s in _in(v.defining_op)}
     return found | _in(op)
@@ -73,13 +73,13 @@ def _in(op: Op) -> set[str]:
 
 
 def defined_sizes(op: Op) -> set[str]:
-    """The sizes that an op alone tells."""
+    """The sizes that only one op defines."""
     shown = {s for v in reads(op) for s in _symbols_of(v.type)}
     return {s for r in op.results for s in _symbols_of(r.type)} - shown
 
 
 def bounds(m: Module) -> dict[str, Dim]:
-    """The most that each size can be that operators of `MOST` tell, in the sizes of the inputs."""
+    """The upper bound of each size that operators in `MOST` define, in terms of the input sizes."""
     found: dict[str, Dim] = {}
     for op in m.main.body.body:
         if op.name in MOST:
@@ -89,14 +89,14 @@ def bounds(m: Module) -> dict[str, Dim]:
 
 
 def most(d: Dim, bound: Mapping[str, Dim]) -> Dim | None:
-    """The most that an extent can be; None where it is not known to grow with the sizes in it."""
+    """The upper bound of an extent; None if it is not known to grow with its sizes."""
     if not isinstance(d, Sym) or not symbols(d).keys() & bound.keys():
         return d
     return substitute(d, bound) if _grows(d) else None
 
 
 def _grows(d: Dim) -> bool:
-    """Whether an extent is surely no less where its symbols are more."""
+    """Whether an extent certainly does not decrease when its symbols grow."""
     if not isinstance(d, Sym):
         return d >= 0
     return all((f > 0 or not mono) and all(_atom_grows(a) for a, _ in mono) for mono, f in d.terms)
@@ -112,9 +112,9 @@ def _atom_grows(atom: Atom) -> bool:
 
 
 def sets_of(m: Module, ops: Sequence[Op], names: set[str]) -> list[dict[str, int]]:
-    """The sizes at which the graphs of some ops are made that become one.
+    """The sizes for which graphs of some ops are made, to be merged.
 
-    An extent such as the lesser of a size and a number has to differ between them, or it would be taken for the number.
+    An extent such as the minimum of a size and a number must differ between them, or it would be taken for the number.
     """
     limits = bounds(m)
     ends = {s: limits.get(s) for s in sorted(names)}
@@ -130,7 +130,7 @@ def sets_of(m: Module, ops: Sequence[Op], names: set[str]) -> list[dict[str, int
 
 @contextmanager
 def at_sizes(m: Module, sizes: Sizes) -> Generator[None]:
-    """A context in which the main function has numbers for some of its symbolic sizes."""
+    """A context in which some symbolic sizes of the main function are numbers."""
     body = m.main.body.body
     values = [*m.main.args, *(r for op in body for r in op.results)]
     types, attrs = [v.type for v in values], [(op, dict(op.attrs)) for op in body]

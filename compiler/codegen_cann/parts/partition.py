@@ -1,9 +1,9 @@
 """Cuts a module into parts for the device and parts for the CPU.
 
-Ops get a phase: device ops even ones, CPU ops odd ones, never before what they read. All ops of one phase are one part,
-so parts never depend on each other in a cycle, whatever side branches there are, and their number is the least that the
-dependencies allow. There is a choice in where ops without dependencies start and on which side ops with slack go; all
-four ways are tried, and the one with the fewest parts, then the fewest bytes copied, is taken.
+Ops get a phase: device ops even ones, CPU ops odd ones, never before their operands. All ops of one phase are one part,
+so parts never form a cycle, whatever side branches there are, and their number is the minimum that the dependencies
+allow. Two choices remain: where ops without dependencies start, and on which side ops with slack go. All four
+combinations are tried, and the one with the fewest parts, then the fewest bytes copied, is used.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ class Part:
     """Ops that run on one side.
 
     Attributes:
-        inputs: values from outside, constants left out, in order of first use.
-        outputs: values that something outside reads.
+        inputs: outside values, except constants, in order of first use.
+        outputs: values with readers outside.
     """
 
     name: str
@@ -34,7 +34,7 @@ class Part:
 
 
 def reads(op: Op) -> list[Value]:
-    """The values that an op reads, those that its regions capture included."""
+    """The values that an op reads, including those that its regions capture."""
     found = dict.fromkeys(op.inputs)
     for region in op.regions:
         found |= dict.fromkeys(captured_values(region))
@@ -42,7 +42,7 @@ def reads(op: Op) -> list[Value]:
 
 
 def is_free(op: Op) -> bool:
-    """Whether an op belongs to whichever part reads it: sizes are made anew in each."""
+    """Whether an op belongs to every part that reads it: sizes are recomputed in each."""
     return op.name == "dims"
 
 
@@ -62,7 +62,7 @@ def partition(m: Module, on_device: Callable[[Op], bool]) -> list[Part]:
 
 
 def make_parts(m: Module, groups: Sequence[tuple[bool, list[Op]]]) -> list[Part]:
-    """Parts of given ops, with what crosses their borders."""
+    """Parts of given ops, with the values that cross their borders."""
     parts: list[Part] = []
     counts = {True: 0, False: 0}
     for on_device, ops in groups:
@@ -89,7 +89,7 @@ def _borders(part: Part, results: set[Value]) -> None:
 
 
 def _sources(op: Op) -> list[Value]:
-    """The operands of an op without sizes, which parts compute themselves."""
+    """The operands of an op except sizes, which parts compute themselves."""
     return [v for v in reads(op) if v.defining_op is None or not is_free(v.defining_op)]
 
 
@@ -106,7 +106,7 @@ def _phases(ops: Sequence[Op], sides: Mapping[Op, bool], device_first: bool, lat
     phase: dict[Op, int] = {}
     makers = {op: [v.defining_op for v in reads(op) if v.defining_op in sides] for op in ops}
     order: Iterable[Op] = ops
-    if late:  # the same from the end: how long before it an op may run
+    if late:  # the same from the end: how long before the end an op may run
         users: dict[Op, list[Op]] = {op: [] for op in ops}
         for op in ops:
             for maker in makers[op]:
@@ -128,7 +128,7 @@ def _phases(ops: Sequence[Op], sides: Mapping[Op, bool], device_first: bool, lat
 
 
 def _copied(phases: Sequence[Sequence[Op]], sides: Mapping[Op, bool], m: Module) -> int:
-    """Bytes that go between host and device; a value that both sides read goes once."""
+    """Bytes copied between host and device; a value that both sides read is copied once."""
     total = 0
     for value in {v for g in phases for op in g for v in reads(op)} | set(m.main.results):
         if isinstance(value, Weight) or not isinstance(value.type, TensorType) or not value.type.is_static:
@@ -143,9 +143,9 @@ def _copied(phases: Sequence[Sequence[Op]], sides: Mapping[Op, bool], m: Module)
 
 
 def split(ops: Sequence[Op], fits: Callable[[Sequence[Op]], bool]) -> list[list[Op]]:
-    """Cut ops in order into the fewest runs that fit, each as long as it can be.
+    """Cut ops in order into the fewest runs that fit, each as long as possible.
 
-    A single op is a run even if it does not.
+    A single op is a run even if it does not fit.
     """
     runs: list[list[Op]] = []
     start = 0

@@ -1,4 +1,4 @@
-"""Inputs that AIPP makes from images: which part reads them, and the artifact's input instead."""
+"""Inputs that AIPP computes from images: which part reads them, and the artifact's input instead."""
 
 from __future__ import annotations
 
@@ -17,26 +17,27 @@ from occ.compiler.ir.types import TensorType
 
 
 def configuration(part: str) -> str:
-    """The name of the file that has the configuration of a part, beside its `.air`."""
+    """The name of a part's configuration file, next to its `.air`."""
     return f"{part}.aipp.cfg"
 
 
 def take_pictures(
     m: Module, parts: Sequence[Part], graphs: Mapping[str, Graph], options: AscendOptions
 ) -> dict[str, str]:
-    """Let inputs of a module be the pictures that a configuration names; the graphs of its parts are made already.
+    """Replace inputs of a module by the pictures that a configuration names; the part graphs exist already.
 
     Args:
-        m: the types of such inputs become those of the pictures.
+        m: the types of such inputs become the pictures'.
         parts: all of it.
-        graphs: of the device parts, by their names.
+        graphs: of the device parts, by name.
         options: of the target.
 
     Returns:
         The configuration of each part that has one.
 
     Raises:
-        CompileError: OCC0603 the configuration does not fit the model, or something besides one device part reads an input.
+        CompileError: OCC0603 the configuration does not match the model, or an input has readers other than one device
+        part.
     """
     if not options.aipp:
         return {}

@@ -29,8 +29,8 @@ class _PartPlanner:
         self.on_host: dict[Value, int] = {}  # value -> buffer
         self.on_device: dict[Value, int] = {}
         self.stream_of: dict[Value, int] = {}
-        self.pending: dict[Value, int] = {}  # downloaded, but only there after its stream was waited for
-        self.copies: list[Step] = []  # of outputs that no part makes
+        self.pending: dict[Value, int] = {}  # downloaded, but not available before its stream has been waited for
+        self.copies: list[Step] = []  # outputs that no part computes
         self.streams = 0
         self.home = {v: k for k, v in reversed(list(enumerate(m.main.results)))}
 
@@ -61,7 +61,7 @@ class _PartPlanner:
         return len(self.buffers) - 1
 
     def _host(self, value: Value) -> int:
-        """The host buffer of a value: the output's own where it is one."""
+        """The host buffer of a value: the output's own if it is one."""
         if value not in self.on_host:
             self.on_host[value] = self._buffer(value, self._host_storage(value))
         return self.on_host[value]
@@ -69,7 +69,7 @@ class _PartPlanner:
     def _host_storage(self, value: Value) -> Storage:
         """Where a value is on the host.
 
-        What the data decide the size of is there when its step has run.
+        Values with data-dependent sizes are available when their step has run.
         """
         if value in self.home:
             return Storage("output", self.home[value])
@@ -85,7 +85,7 @@ class _PartPlanner:
         return self.on_device[value]
 
     def _room(self, value: Value) -> list[Dim]:
-        """The extents that a value has at most, where the data decide them; else none."""
+        """The maximum extents of a value with data-dependent ones; otherwise none."""
         if not any(depends_on_data(d) for d in value.tensor.dims):
             return []
         found = [most(d, self.limits) for d in value.tensor.dims]
@@ -131,7 +131,7 @@ class _PartPlanner:
         self.steps.append(Step("cpu_subgraph", part.name, reads, writes, nodes=nodes))
 
     def _output(self, k: int, value: Value, weights: Sequence[Weight]) -> int:
-        """The buffer of an output; inputs, constants and values given twice are copied."""
+        """The buffer of an output; inputs, constants and values returned twice are copied."""
         if self.home[value] == k and value in self.on_host and value not in self.m.main.args:
             return self.on_host[value]
         target = self._buffer(value, Storage("output", k))
@@ -143,7 +143,7 @@ class _PartPlanner:
         return target
 
     def _place(self, kind: str) -> int:
-        """Give the storages of an arena their lifetimes and offsets; the size of the arena."""
+        """Assign lifetimes and offsets to the storages of an arena; returns the arena's size."""
         slots = [k for k, s in enumerate(self.storages) if s.kind == kind]
         live = {k: [len(self.steps), 0] for k in slots}
         for at, step in enumerate(self.steps):
@@ -151,7 +151,7 @@ class _PartPlanner:
                 k = self.buffers[b].storage
                 if k in live:
                     live[k] = [min(live[k][0], at), max(live[k][1], at)]
-        if kind == "device":  # steps on the device run later than they are put there
+        if kind == "device":  # steps on the device run later than they are issued
             live = {k: [first, len(self.steps)] for k, (first, _) in live.items()} if self.streams > 1 else live
         if any(not isinstance(self.storages[k].size, int) for k in slots):
             for k in slots:
@@ -166,7 +166,7 @@ class _PartPlanner:
 
 
 def constant_results(m: Module) -> list[Weight]:
-    """The constants that a module gives, which an artifact stores outside of its parts."""
+    """The constants that a module returns, which an artifact stores outside of its parts."""
     return [v for v in dict.fromkeys(m.main.results) if isinstance(v, Weight)]
 
 

@@ -11,7 +11,7 @@ from occ.compiler.codegen_cann.graph.graph import Graph, Node
 from occ.compiler.codegen_cann.graph.kernels import KernelTable, is_dynamic
 from occ.compiler.diagnostics import Diagnostic, shorten
 
-# What the matrix unit computes; the rest of AI Core is the vector unit.
+# Operators of the matrix unit; the rest of AI Core is the vector unit.
 _MATRIX = frozenset(
     {
         "BatchMatMulV2", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "DynamicGRUV2", "DynamicRNN", "FusedInferAttentionScore",
@@ -19,20 +19,20 @@ _MATRIX = frozenset(
     }
 )  # fmt: skip
 _PLUMBING = ("Data", "Const", "NetOutput")
-_SHOWN = 3  # nodes of an operator that a message names
+_SHOWN = 3  # nodes of an operator that a message lists
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A node and what runs it.
+    """A node and the unit that runs it.
 
     Attributes:
         node, operator: its name, and its type.
-        unit: `AI Core` (its matrix unit), `vector` (the vector unit of AI Core), `AI CPU`, `TF` (TensorFlow's kernels on the AI CPU), `GE` (what
-            needs no kernel).
-        types: of its operands, and of results where these are others.
-        why: what decides that.
-        source: nodes of the model that it stands for.
+        unit: `AI Core` (its matrix unit), `vector` (the vector unit of AI Core), `AI CPU`, `TF` (TensorFlow's kernels
+        on the AI CPU), `GE` (no kernel needed).
+        types: of its operands, and of results if these differ.
+        why: the reason.
+        source: nodes of the model that it implements.
     """
 
     node: str
@@ -87,12 +87,12 @@ def _on_core(table: KernelTable, node: Node) -> bool:
 
 
 def counts(nodes: Iterable[Placed]) -> dict[str, int]:
-    """How many nodes each unit runs, the most first."""
+    """The number of nodes on each unit, largest first."""
     return dict(Counter(p.unit for p in nodes).most_common())
 
 
 def slow_nodes(nodes: Sequence[Placed]) -> list[str]:
-    """A line for each operator and types that the AI CPU runs, with why, and what would help."""
+    """A line for each operator and types that the AI CPU runs, with the reason and a remedy."""
     groups: dict[tuple[str, str, str], list[Placed]] = {}
     for p in nodes:
         if p.slow:
@@ -116,7 +116,7 @@ def _remedy(p: Placed) -> str:
 
 
 def slow_warnings(nodes: Sequence[Placed], target: str, source: str) -> list[Diagnostic]:
-    """A warning for each such line, as `occ check` has them."""
+    """A warning for each such line, as in `occ check`."""
     return [
         Diagnostic(
             "OCC0311",
