@@ -21,11 +21,11 @@ from occ.compiler.objects.processors import arch_of
 
 _LINK = ("-shared", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-Wl,-z,noexecstack", "-lm", "-lpthread")
 FEATURES = ("no_runtime", "no_asserts", "no_bounds_query")  # the runtime checks shapes; kernels only compute
-_SANITIZERS = {"address": ("asan",), "thread": ("tsan",)}  # Halide has none for undefined behaviour
+_SANITIZERS = {"address": ("asan",), "thread": ("tsan",)}  # Halide supports none for undefined behaviour
 
 
 class EntryFiles(Protocol):
-    """The native entry of a model: an object file in the cache, and what it is compiled from."""
+    """The native entry of a model: an object file in the cache, and its sources."""
 
     @property
     def object(self) -> Path: ...
@@ -39,11 +39,11 @@ class Built:
     """The result of a build.
 
     Attributes:
-        code: the shared library; nothing where there is no compiler for machines of that kind, or they load none.
+        code: the shared library; empty if there is no compiler for the target machine, or it loads no libraries.
         sources: the generated sources, by file name; with their Makefile they rebuild the library.
-        took: seconds for each kernel that was compiled in this build; the others came from the cache.
+        took: seconds for each kernel compiled in this build; the others came from the cache.
         objects: the kernels and the native runtime before linking, by file name.
-        cache: where the objects are; kept, because a disabled one goes away with its owner.
+        cache: where the objects are; referenced, because a disabled cache disappears with its owner.
     """
 
     code: bytes
@@ -74,12 +74,12 @@ def build(
     Args:
         functions: te functions with schedules; their names are the symbols.
         nodes: ONNX nodes of each function, for the comments.
-        cache: where objects are kept.
+        cache: where objects are stored.
         target: Halide target, or `host`.
-        sanitize: a sanitizer, as `-C sanitize` names it.
-        jobs: processes at once.
+        sanitize: a sanitizer, as in `-C sanitize`.
+        jobs: concurrent processes.
         entry: the native entry of the model.
-        tell: called with how many kernels are compiled.
+        tell: called with the number of compiled kernels.
 
     Raises:
         CompileError: OCC0401 to OCC0403, the toolchain is missing or fails.
@@ -106,8 +106,8 @@ def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, 
 
     Args:
         target: Halide target, or `host`.
-        cache: where that of the host is kept.
-        sanitize: a sanitizer, as `-C sanitize` names it.
+        cache: where the host's setup is stored.
+        sanitize: a sanitizer, as in `-C sanitize`.
 
     Raises:
         CompileError: OCC0401, OCC0402, a part of the toolchain is missing, and the cache has no kernels.
@@ -121,14 +121,12 @@ def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, 
 
 
 def linker_for(setup: Setup) -> Toolchain | None:
-    """The compiler and linker for the machine that kernels are made for.
+    """The compiler and linker for the machine that kernels are built for.
 
-    None if there is nothing for its kind.
-
-    None if there is nothing for its kind.
+    None if there is none for its kind.
 
     Raises:
-        CompileError: OCC0401 the compiler that an environment variable names is not there.
+        CompileError: OCC0401 the compiler that an environment variable names does not exist.
     """
     arch = arch_of(setup.target)
     if arch is not None and arch == arch_of() and setup.tools.compiler is None:
@@ -138,13 +136,13 @@ def linker_for(setup: Setup) -> Toolchain | None:
 
 
 def is_loaded(target: str) -> bool:
-    """Whether machines load libraries into programs that run."""
+    """Whether machines of that kind can load libraries into running programs."""
     arch = arch_of(target)
     return arch is not None and arch.system == "linux"
 
 
 def machine(target: str, cache: Cache, sanitize: str = "off") -> str:
-    """The Halide target that an option such as `host` names, in full, with a sanitizer.
+    """The full Halide target for an option such as `host`, with a sanitizer.
 
     Raises:
         CompileError: OCC0401, OCC0402, a part of the toolchain is missing.
@@ -153,9 +151,9 @@ def machine(target: str, cache: Cache, sanitize: str = "off") -> str:
 
 
 def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None = None) -> bytes:
-    """The shared library of the kernels of these keys and of an entry.
+    """The shared library of the kernels with these keys and an entry.
 
-    The same of them give the same bytes.
+    Equal inputs produce equal bytes.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.
@@ -185,7 +183,7 @@ def _linked(objects: Sequence[Path]) -> bytes:
 
 
 def _host_target(tools: Toolchain, cache: Cache) -> str:
-    """The Halide target of this machine, spelled out, so that the cache tells machines apart."""
+    """The Halide target of this machine, spelled out, so that the cache distinguishes machines."""
     probe = tools.halide / "bin" / "get_host_target"
     known = digest(["host", tools.identity, cpu_identity()])
     if cache.has("tool", known, ".txt"):

@@ -19,8 +19,8 @@ from occ.compiler.codegen_halide.programs import emitter, native
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
 from occ.compiler.diagnostics import CompileError, error
 
-_SECONDS = 60.0  # of a processor that Halide may take for one kernel: those of real models take up to 6 (Zen 4)
-_ENDLESS = ".json"  # the note on a kernel that takes longer
+_SECONDS = 60.0  # processor seconds that Halide may take for one kernel: those of real models take up to 6 (Zen 4)
+_ENDLESS = ".json"  # appended to a kernel that takes longer
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class Compiled:
     """The kernels of a model, all in the cache.
 
     Attributes:
-        kernels: as asked for, with others instead of those with which Halide did not end.
-        took: seconds that Halide took for each that was not in the cache, by name.
+        kernels: as requested; kernels whose Halide compilation timed out have the fallback schedule.
+        took: seconds that Halide took for each kernel that was not in the cache, by name.
     """
 
     kernels: list[Kernel]
@@ -41,8 +41,8 @@ def compile_kernels(
 ) -> Compiled:
     """Compile the kernels of one model that are not in the cache.
 
-    Translation units at once (`units`), then `jobs` kernels at once. Kernels whose compilation does not end, or did not
-    in an earlier build, get the fallback schedule, and a `RuntimeWarning` says so.
+    `units` translation units are compiled at once, then `jobs` kernels. Kernels whose compilation times out, or did so
+    in an earlier build, get the fallback schedule, with a `RuntimeWarning`.
 
     Raises:
         CompileError: OCC0401 kernels are missing, and there is no C++ compiler; OCC0403 the toolchain fails.
@@ -64,7 +64,7 @@ def compile_kernels(
 
 
 def to_compile(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> list[Kernel]:
-    """The kernels that are not in the cache, and that no build has given up.
+    """The kernels that are not in the cache, and that no build has given up on.
 
     Raises:
         CompileError: OCC0401 there are such kernels, and there is no C++ compiler.
@@ -81,14 +81,14 @@ def to_compile(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> list[Ke
 
 
 def _is_endless(kernel: Kernel, cache: Cache) -> bool:
-    """Whether a build has given up the kernel, after as many seconds as it may take today."""
+    """Whether a build has given up on the kernel, after at least the seconds allowed today."""
     with suppress(OSError, ValueError, LookupError, TypeError):
         return json.loads(cache.path("kernel", kernel.key, _ENDLESS).read_bytes())["seconds"] >= _SECONDS
     return False
 
 
 def _simplified(kernel: Kernel) -> Kernel:
-    """The kernel with plain loops; a `RuntimeWarning` says so."""
+    """The kernel with the fallback schedule, with a `RuntimeWarning`."""
     assert kernel.simpler is not None
     text = f"Halide did not compile the kernel `{kernel.name}` in {_SECONDS:g} seconds: it has plain loops now, and is slow"
     warnings.warn(text, RuntimeWarning, stacklevel=3)
@@ -96,17 +96,17 @@ def _simplified(kernel: Kernel) -> Kernel:
 
 
 def compile_batch(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict[str, CompileError]:
-    """Compile some kernels of many models in one translation unit; one that fails does not keep the others back.
+    """Compile kernels of many models in one translation unit; one that fails does not affect the others.
 
     Args:
-        kernels: a bounded number of them, so that the compiler's memory is.
-        setup: as for all.
+        kernels: a bounded number, to bound the compiler's memory.
+        setup: shared by all.
         cache: where the objects go.
 
     Returns:
-        The errors, by the name of the kernel.
+        The errors, by kernel name.
     """
-    try:  # errors repeat all that the tools say, because kernels get apart by it
+    try:  # errors include the full output of the tools, which attributes them to kernels
         how = _Effort(1, _SECONDS, units=1, lines=2000 if len(kernels) > 1 else 12)
         return _run(kernels, setup, cache, how).failed
     except CompileError as problem:
@@ -122,7 +122,7 @@ def compile_batch(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict
 
 
 def _named_by(problem: CompileError, kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels of a translation unit that the compiler complains of, by the lines that its errors name."""
+    """The kernels that the compiler complains about, by the line numbers in its errors."""
     text = "\n".join(problem.diagnostics[0].notes)
     lines = {int(n) for n in re.findall(r"kernels_0\.cpp:(\d+):\d+: (?:fatal )?error", text)}
     bad: list[Kernel] = []
@@ -149,10 +149,10 @@ class _Effort:
 
     Attributes:
         jobs: kernels at once.
-        seconds: of a processor that Halide may take for one kernel.
-        units: translation units that are compiled at once.
-        lines: of what the tools say that errors repeat.
-        tell: called with how many kernels are compiled.
+        seconds: processor seconds that Halide may take for one kernel.
+        units: translation units compiled at once.
+        lines: lines of the tools' output that errors include.
+        tell: called with the number of compiled kernels.
     """
 
     jobs: int
@@ -175,7 +175,7 @@ def _run(kernels: Sequence[Kernel], setup: Setup, cache: Cache, how: _Effort) ->
         how.tell(f"compiling the generators of {len(kernels)} kernels")
         run_all([_command(name, tools) for name in names], work, lines=how.lines)
         out.mkdir()
-        longest = sorted(kernels, key=lambda k: (-len(k.text), k.name))  # last ones that take long leave a core idle
+        longest = sorted(kernels, key=lambda k: (-len(k.text), k.name))  # slow last kernels would leave a core idle
         limits = [str(max(how.jobs, 1)), str(how.seconds)]
         libraries = [f"./{n}.so" for n in names]
         command = [str(emitter(tools, cache)), "out", setup.target, *limits, *libraries, *(k.name for k in longest)]
@@ -214,6 +214,6 @@ def _adopt(kernels: Sequence[Kernel], out: Path, cache: Cache, problem: CompileE
             continue
         said = problem.diagnostics[0].notes[1:] if problem is not None else ()
         at = next((n for n, line in enumerate(said) if line.startswith(f"{k.name}:")), len(said))
-        about = said[max(at - 6, 0) : at + 4]  # a process that was ended has said why before
+        about = said[max(at - 6, 0) : at + 4]  # a terminated process has already reported why
         failed[k.name] = error("OCC0403", f"Halide does not compile the kernel `{k.name}`", notes=about)
     return failed

@@ -13,7 +13,7 @@ _EVERY = 0.25  # seconds
 
 @contextmanager
 def counted(folder: Path, total: int, what: str, tell: Tell) -> Generator[None]:
-    """Tell now and then how many files a folder has."""
+    """Report from time to time how many files a folder has."""
     done = Event()
 
     def watch() -> None:

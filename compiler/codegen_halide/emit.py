@@ -23,7 +23,7 @@ from occ.compiler.ir.te.walks import transform, walk
 
 
 def comment(text: str) -> str:
-    """Text from a model as a line comment: it cannot end the line, nor continue it."""
+    """Text from a model as a line comment that it cannot end or continue."""
     clean = shorten(text, 160).encode("ascii", "backslashreplace").decode()
     return f"// {clean}".replace("\\", "/").replace("??/", "?/")
 
@@ -31,13 +31,13 @@ def comment(text: str) -> str:
 def generator(f: TeFunc, nodes: Sequence[str] = (), *, halves_in_f32: bool = False) -> str:
     """The C++ class of a te function, registered under its name.
 
-    `halves_in_f32` for a processor that does not convert f16 itself.
+    `halves_in_f32` is for processors without f16 conversion.
     """
     return _Generator(f, nodes, halves_in_f32).text()
 
 
 def _meets_infinities(e: Expr) -> bool:
-    """Whether an expression makes infinities or NaNs, or asks for them."""
+    """Whether an expression produces infinities or NaNs, or tests for them."""
     match e:
         case Const():
             return e.dtype.is_float and not isfinite(e.value.real)
@@ -70,15 +70,15 @@ def _read(exprs: Iterable[Expr]) -> set[str]:
 
 
 def _stored(f: TeFunc) -> set[str]:
-    """Stages that have memory."""
+    """Stages computed into memory."""
     return {r.name for r in f.results} | {d.stage for d in f.schedule if d.call in ("compute_at", "compute_root")}
 
 
 def _untested_sums(f: TeFunc) -> set[str]:
-    """Sums of products, and of the lanes of vectors, whose value nothing asks about before it is in memory.
+    """Sums of products, and of vector lanes, whose value is not tested before it is stored.
 
-    Fast-math lets LLVM conclude what a value is, not compute another one, so these may keep fused multiply-add. Maps in
-    between are inlined into the stage that is stored.
+    Fast-math lets LLVM draw conclusions about a value, not compute another one, so these may keep fused multiply-add.
+    Maps in between are inlined into the stage that is stored.
     """
     stored = _stored(f)
     readers: dict[str, list[AnyStage]] = {}
@@ -99,7 +99,7 @@ def _untested_sums(f: TeFunc) -> set[str]:
 
 
 def _tiled(f: TeFunc) -> set[str]:
-    """Reductions, which schedules compute in tiles of constant size, and inlined stages, through which they are read."""
+    """Reductions, which schedules compute in tiles of constant size, and inlined stages through which they are read."""
     stored = _stored(f)
     found: set[str] = set()
     for s in f.stages:
@@ -148,7 +148,7 @@ class _Generator:
         return "\n".join([*head, "", *body, "};", f"HALIDE_REGISTER_GENERATOR({f.name}, {f.name})", ""])
 
     def _of_user(self, head: list[str]) -> str:
-        """The class around a body that a user wrote."""
+        """The class around a user's body."""
         for p in (*self.f.params, *self.f.results):
             self._bounds(p)
         body = ["    void generate() {", *self.f.halide.splitlines(), *self.lines, "    }"]
@@ -198,7 +198,7 @@ class _Generator:
             self._line(f"RVar {a.name} = {name}[{k}];")
 
     def _in_parts(self, s: TeStage) -> None:
-        """One update for each part, over an RVar of its own instead of the last axis."""
+        """One update per part, over its own RVar instead of the last axis."""
         self._line(f"{self._at(s)} = undef<{cpp_type(s.dtype)}>();")
         *outer, last = s.axes
         for k, part in enumerate(parts(s), 1):
@@ -228,13 +228,13 @@ class _Generator:
                 self._arg_reduce(name, at, r, printer)
             else:
                 self._reduce(name, at, r, printer)
-        if isinstance(s.expr, Call) and s.expr.fn == "decay":  # the function itself takes NaN as it comes
+        if isinstance(s.expr, Call) and s.expr.fn == "decay":  # the function itself handles NaN
             self._line(f"{self._at(s)} = te_decay({self._exactly(printer.data(s.expr.args[0]))});")
         else:
             self._line(f"{self._at(s)} = {self._exactly(printer.data(s.expr))};")
 
     def _exactly(self, text: str) -> str:
-        """An expression, kept from fast-math where the kernel meets infinities or NaNs: LLVM may take those for anything."""
+        """An expression, protected from fast-math, which assumes that infinities and NaNs do not occur."""
         return f"strict_float({text})" if self.is_exact else text
 
     def _reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
@@ -258,7 +258,7 @@ class _Generator:
                 self._line(f"{at} = {helper}({at}, {body});")
 
     def _block(self, s: TeStage, printer: Printer) -> None:
-        """A block of a long sum, whose loop ends with the last term that there is."""
+        """A block of a long sum, whose loop ends with the last existing term."""
         r, term = s.expr, _term(s)
         assert isinstance(r, Reduce)
         self._domain(f"dom_{s.name}", r.axes)
@@ -275,7 +275,7 @@ class _Generator:
         self._line(f"{at} = {total if name in self.relaxed else self._exactly(total)};")
 
     def _arg_reduce(self, name: str, at: str, r: Reduce, printer: Printer) -> None:
-        """The first extreme element; a NaN beats every number."""
+        """The first extreme element; NaN beats every number."""
         self._domain(f"dom_{name}", r.axes)
         dtype = r.body.dtype
         best = dtype.lowest if r.kind == "argmax" else dtype.highest
@@ -326,7 +326,7 @@ class _Generator:
         variants: Counter[str] = Counter()
         for d in self.f.schedule:
             if d.call in ("compute_inline", "in_parts"):
-                continue  # as every stage is that nothing else is said of; a matter of the algorithm
+                continue  # the default for every stage; part of the algorithm
             if d.call == "specialize":
                 variants[d.stage] += 1
                 (test,) = d.args
@@ -375,7 +375,7 @@ class _Generator:
         return f"TailStrategy::{a}" if a in TAILS else str(a)
 
     def _bounds(self, p: Param) -> None:
-        """State extents and strides, so that all address arithmetic is on constants where sizes are."""
+        """State extents and strides, so that address arithmetic uses constants if sizes are constant."""
         extents, strides = (", ".join(map(dim_text, reversed(found))) for found in (p.type.physical, p.type.strides))
         if p.type.layout.within:
             self._line(f"te_part({p.name}, {{{extents}}}, {{{strides}}});")
@@ -389,5 +389,5 @@ def _axis_of_part(axis: str, k: int) -> str:
 
 
 def source(functions: Sequence[str], *, whole: bool = False) -> str:
-    """A translation unit of generators; bodies that users wrote are in `whole` Halide."""
+    """A translation unit of generators; users' bodies use `whole` Halide."""
     return f'#include "{"whole" if whole else "te"}.h"\n\n' + "\n".join(functions)

@@ -1,7 +1,7 @@
 """te expressions as Halide C++.
 
-Positions and sizes are `int` in Halide; where te uses them as data they are cast. Data keep their element types. Helpers
-with the prefix `te_` are those of native/te.h: what te defines and plain Halide arithmetic does not.
+Positions and sizes are `int` in Halide; where te uses them as data they are cast. Data keep their element types.
+Helpers with the prefix `te_` are in native/te.h: they cover what te defines and plain Halide arithmetic does not.
 """
 
 from __future__ import annotations
@@ -30,15 +30,15 @@ class Printer:
     """Prints the expressions of one stage.
 
     Attributes:
-        sources: shape of everything that can be loaded from.
+        sources: shape of everything that can be loaded.
         axes: the axes in scope as dims, for range proofs.
-        layouts: parameters whose layout is not row-major.
+        layouts: layouts of parameters that are not row-major.
         tiled: stages that a schedule computes in tiles of constant size, and those through which they are read.
-        names: C++ names of hoisted reductions and of what is shared, by id of the node.
-        carried: what the step before of a fold came to.
-        border: the axis along which a border is tested; Halide computes what is inside in a loop of its own, without tests.
-        halves_in_f32: arithmetic of f16 is done in f32, see `half_text`.
-        relaxed: floats need not be those of IEEE 754: in approximations, which say themselves where they are exact.
+        names: C++ names of hoisted reductions and shared subexpressions, by id of the node.
+        carried: result of a fold's previous step.
+        border: the axis along which a border is tested; Halide computes the inside in a separate loop, without tests.
+        halves_in_f32: whether f16 arithmetic is done in f32, see `half_text`.
+        relaxed: whether floats may deviate from IEEE 754: in approximations, which state where they are exact.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class Printer:
                     and not _on_sizes(e.cond)
                     and any(isinstance(n, Load) and n.source in self.tiled for n in walk(e))
                 ):
-                    cond = f"te_opaque({cond})"  # or Halide would cut the tile where the condition is false
+                    cond = f"te_opaque({cond})"  # otherwise Halide would cut the tile where the condition is false
                 return f"select({cond}, {self.data(e.then, guarded=True)}, {self.data(e.other, guarded=True)})"
             case Cast():
                 return self._cast(e, guarded=guarded)
@@ -92,7 +92,7 @@ class Printer:
                 raise AssertionError(type(e))
 
     def _bordered(self, e: Select) -> str:
-        """Conditions on other axes apart from those on the vector axis, so that Halide can split the loop."""
+        """Conditions on other axes separated from those on the vector axis, so that Halide can split the loop."""
         tests = _conjunction(e.cond)
         along = [c for c in tests if self._is_along_border(c)]
         inside, outside = self.data(e.then, guarded=True), self.data(e.other, guarded=True)
@@ -102,7 +102,7 @@ class Printer:
         return inside
 
     def _number(self, e: Expr) -> str:
-        """Index arithmetic as data: an int where that holds it."""
+        """Index arithmetic as data: an int if that is wide enough."""
         return self.index(e, wide=not self._is_counted(e))
 
     def _is_counted(self, e: Expr) -> bool:
@@ -112,11 +112,11 @@ class Printer:
         return d is not None and is_counted(d)
 
     def _compared(self, e: Expr) -> str:
-        """A side of a comparison: positions stay near the tensors that they are in, sizes may not."""
+        """A side of a comparison: positions stay close to their tensors, sizes may not."""
         return self._number(e) if _on_sizes(e) else self.index(e)
 
     def index(self, e: Expr, *, wide: bool = False) -> str:
-        """Index arithmetic as C++ ints, or as int64_t where it is `wide`."""
+        """Index arithmetic as C++ ints, or as int64_t if `wide`."""
         match e:
             case Const():
                 return dim_text(int(e.value), wide=wide)  # pyright: ignore[reportArgumentType]
@@ -147,7 +147,7 @@ class Printer:
                 return f"({a} {_SIGNS[op]} {b})"
 
     def position(self, e: Expr, extent: Dim, *, guarded: bool) -> str:
-        """One index of a load, kept inside of its source where it comes from data or stands under a guard."""
+        """One index of a load, clamped to its source if it is data-dependent or guarded."""
         if is_index(e):
             text = self.index(e)
             if guarded and not within(e, extent, self.axes):
@@ -192,13 +192,13 @@ class Printer:
                 return f"te_{e.op}({a}, {b})"
 
     def _wraps(self, e: Expr) -> bool:
-        """Whether this may overflow: Halide takes it that signed numbers of 32 bits and more do not."""
+        """Whether this may overflow: Halide assumes that signed integers of 32 bits and more do not."""
         return e.dtype.kind == "i" and e.dtype.bits >= 32 and self._ranges.overflows(e)
 
     def _ieee(self, e: Binary, a: str, b: str, *, guarded: bool) -> str:
-        """An operation of floats on its own.
+        """A float operation on its own.
 
-        A product and the sum that it goes into are left to be fused.
+        A product and the sum that uses it may be fused.
         """
         if e.op in ("add", "sub"):
             if _is_product(e.rhs, e.lhs) and id(e.rhs) not in self.names:
@@ -208,7 +208,7 @@ class Printer:
         return f"te_{e.op}({a}, {b})"
 
     def term(self, e: Expr, *, guarded: bool = False) -> str:
-        """A term of a sum: a product is left to be fused with it."""
+        """A term of a sum: a product may be fused with it."""
         is_product = isinstance(e, Binary) and e.op == "mul" and e.dtype.is_float
         return self._product(e, guarded=guarded) if is_product else self.data(e, guarded=guarded)
 
@@ -222,9 +222,7 @@ class Printer:
         if not e.dtype.is_float:
             return f"{e.op}({a}, {b})"
         for x, other, const in ((a, b, e.rhs), (b, a, e.lhs)):
-            if (
-                isinstance(const, Const) and const.value == const.value
-            ):  # one comparison, false where x is NaN, keeps it
+            if isinstance(const, Const) and const.value == const.value:  # one comparison, false for NaN, keeps it
                 return f"te_{e.op}_const({x}, {other})"
         return f"te_{e.op}({a}, {b})"
 
@@ -250,13 +248,14 @@ class Printer:
         if e.fn in _PLAIN_CALLS:
             if e.args[0].dtype.bits > 16 or not e.args[0].dtype.is_float:
                 return f"{_PLAIN_CALLS[e.fn]}({', '.join(args)})"
-            # Halide's own functions of narrow floats are emulated, without NaN and infinity, and round to 16-bit integers
+            # Halide's own functions of narrow floats are emulated, without NaN and infinity, and round to 16-bit
+            # integers
             text = f"{_PLAIN_CALLS[e.fn]}({', '.join(f'cast<float>({a})' for a in args)})"
             return f"cast<{cpp_type(e.dtype)}>({text})" if e.dtype.is_float else text
         return f"te_{e.fn}({', '.join(args)})"
 
     def _is_small(self, e: Expr) -> bool:
-        """Whether adding 1.5 * 2**23 to an f32 leaves its nearest integer in the low bits of the sum."""
+        """Whether adding 1.5 * 2**23 to an f32 leaves the nearest integer in the low bits of the sum."""
         low, high = self._ranges.of(e)
         return low >= -_SMALL and high <= _SMALL
 
@@ -272,7 +271,7 @@ class Printer:
 
 
 def _code_of_quotient(e: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
-    """An f32, a constant that it is divided by, and the bounds of the quotient: what quantisation does."""
+    """An f32, its constant divisor, and the bounds of the quotient: quantisation."""
     match e:
         case Binary("min", Binary("max", Binary("div", x, Const() as divisor), Const() as low), Const() as high):
             usual = 2.0**-80 < abs(float(divisor.value)) < 2.0**80  # pyright: ignore[reportArgumentType]
@@ -286,16 +285,16 @@ def _texts(*constants: Expr) -> str:
 
 
 def half_text(op: str, *operands: str) -> str:
-    """Arithmetic of f16 in f32, rounded once, which gives the same (Figueroa, "When is double rounding innocuous?", 1995).
+    """f16 arithmetic in f32, rounded once, with equal results (Figueroa, "When is double rounding innocuous?", 1995).
 
-    Halide does so itself, but in its code generator, where a processor without an instruction for it rounds by integer arithmetic that
-    makes infinity of NaN; casts that stand in the text are mended (native/mends.h).
+    Halide does the same, but in its code generator, where a processor without such an instruction rounds by integer
+    arithmetic that turns NaN into infinity; casts in the source are corrected (native/mends.h).
     """
     return f"cast<float16_t>(te_{op}({', '.join(f'cast<float>({x})' for x in operands)}))"
 
 
 def physical_index(index: list[str], layout: object) -> list[str]:
-    """Where an element of a tiled layout is, in memory order."""
+    """The memory offset of an element in a tiled layout."""
     from occ.compiler.ir.layout import Layout
 
     assert isinstance(layout, Layout)
@@ -305,9 +304,9 @@ def physical_index(index: list[str], layout: object) -> list[str]:
 
 
 def _is_product(e: Expr, other: Expr) -> bool:
-    """Whether an expression is a product that may be fused into a sum with another one.
+    """Whether an expression is a product that may be fused with another one's sum.
 
-    Halide would leave out a product with zero, and factor out what two have in common.
+    Halide would drop a product with zero, and factor out common factors.
     """
     if not isinstance(e, Binary) or e.op != "mul":
         return False
@@ -326,7 +325,7 @@ def _on_sizes(e: Expr) -> bool:
 
 
 def is_index(e: Expr) -> bool:
-    """Whether an i64 expression is made of positions and sizes only."""
+    """Whether an i64 expression consists of positions and sizes only."""
     match e:
         case Index() | Size():
             return True

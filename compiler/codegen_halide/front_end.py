@@ -11,7 +11,7 @@ from occ.compiler.ir.te.approx import acos, asin, atan, cos, erf, log1p, sin, ta
 from occ.compiler.ir.te.expr import Expr, Load
 from occ.compiler.ir.te.walks import children, walk
 
-# Functions of f32 that come from te, because Halide's own are library calls or less exact. The `exp` of te is not among
+# f32 functions defined by te, because Halide's own are library calls or less accurate. The `exp` of te is not among
 # them: it relies on rounding that Halide's fast arithmetic would optimise away.
 _HELPERS = {
     "log1p": log1p,
@@ -23,11 +23,11 @@ _HELPERS = {
     "acos": acos,
     "atan": atan,
 }
-_ROUNDED = ("sin", "cos")  # they tell what is whole from what is left, which fast arithmetic would take together again
+_ROUNDED = ("sin", "cos")  # they separate integer and fractional parts, which fast arithmetic would recombine
 
 
 def front_end() -> dict[str, str]:
-    """The files that generators are compiled with; arithmetic.h has the approximations that te defines filled in."""
+    """The files that generators are compiled with; arithmetic.h includes the approximations that te defines."""
     native = files("occ.compiler.codegen_halide").joinpath("native")
     names = (
         "te.h",
@@ -70,7 +70,7 @@ def _helper(name: str) -> str:
 
 
 def _shared(e: Expr) -> list[Expr]:
-    """Shared sub-expressions, each after its operands."""
+    """Shared subexpressions, each after its operands."""
     seen: dict[int, Expr] = {}
     several: dict[int, Expr] = {}
 

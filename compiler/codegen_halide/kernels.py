@@ -16,11 +16,11 @@ from occ.compiler.passes.lower.schedule import plain
 from occ.compiler.targets.machine import Machine
 
 UNITS = 2  # translation units compiled at once
-_SHORT = 8_000  # bytes of generators in one unit: g++ takes 55 ms to start and 5 ms for 1,000 bytes (g++ 12, AMD EPYC)
-OF_USERS = "user_kernels"  # the translation unit of bodies that users wrote
+_SHORT = 8_000  # bytes of generators in a unit: g++ takes 55 ms to start and 5 ms per 1,000 bytes (g++ 12, AMD EPYC)
+OF_USERS = "user_kernels"  # the translation unit of users' bodies
 UNIT_FLAGS = (*FLAGS, "-shared", "-fPIC")
-# What ours need is in the program that loads them. To link no libraries saves a fifth of the time: 66 ms in place of 82 for a
-# product of two kernels (g++ 12).
+# Our units find everything in the program that loads them. Linking no libraries saves a fifth of the time: 66 ms
+# instead of 82 for a product of two kernels (g++ 12).
 NO_LIBRARIES = ("-nostdlib",)
 
 
@@ -29,11 +29,11 @@ class Kernel:
     """A kernel on its way to an object file.
 
     Attributes:
-        name: its symbol, which names its content: equal names stand for equal kernels.
+        name: its symbol, derived from its content: equal names mean equal kernels.
         text: the C++ class of its generator.
         key: of the object in the cache.
-        of_user: whether a user wrote its body, in all of Halide.
-        simpler: the same with plain loops, for Halide that does not end with its schedule.
+        of_user: whether a user wrote its body, using all of Halide.
+        simpler: the same with the fallback schedule, in case Halide does not finish with this one.
     """
 
     name: str
@@ -65,10 +65,9 @@ class Setup:
 
 
 def units(kernels: Sequence[Kernel], count: int = UNITS) -> dict[str, str]:
-    """Translation units by name: kernels distributed so that all have about as much text.
+    """Translation units by name: kernels distributed so that all have about the same amount of text.
 
-    The longest first, each to the unit that has least; and one unit of kernels that users wrote. A short text is one
-    unit.
+    Longest first, each to the smallest unit; users' kernels are one unit. Short texts are a single unit.
     """
     count = min(count, 1 + sum(len(k.text) for k in kernels) // _SHORT)
     dealt: list[list[Kernel]] = [[] for _ in range(count)]
@@ -89,9 +88,9 @@ def units(kernels: Sequence[Kernel], count: int = UNITS) -> dict[str, str]:
 
 
 def _without_comments(text: str) -> str:
-    """The text of a generator of ours: models that differ in the names of their nodes share kernels.
+    """The text of a compiler-made generator: models that differ only in node names share kernels.
 
-    In a body that a user wrote, two slashes may be within a string.
+    In a user's body, two slashes may be inside a string.
     """
     return re.sub(r"\s*//[^\n]*", "", text)
 

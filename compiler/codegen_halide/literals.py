@@ -28,10 +28,10 @@ def cpp_type(dtype: DType) -> str:
 
 
 def dim_text(d: Dim, *, wide: bool = False) -> str:
-    """A size as a C++ expression over the generator's inputs: an int, or an int64_t where it is `wide`.
+    """A size as a C++ expression over the generator's inputs: an int, or an int64_t if `wide`.
 
-    Sums and products of ints may leave 32 bits on their way to a size that does not, since what is carried away is a multiple of
-    2**32. What is divided or compared may not, and is an int64_t where it might.
+    Sums and products of ints may overflow 32 bits on the way to a size that fits, since the carry is a multiple of
+    2**32. Operands of divisions and comparisons may not, and are int64_t if they might.
     """
     if isinstance(d, int):
         return str(d) if not wide else f"Expr(int64_t({d}))"
@@ -58,7 +58,7 @@ def _atom_text(atom: dim.Atom, *, wide: bool) -> str:
 
 @cache
 def is_counted(d: Dim) -> bool:
-    """Whether a dim surely has 32 bits where its symbols are sizes that kernels count with."""
+    """Whether a dim certainly fits in 32 bits if its symbols are sizes that kernels can use."""
     endless = [s for s in dim.symbols(d).values() if s.hi is None or dim.upper(s.hi) == math.inf]
     bounded = dim.substitute(d, {s.name: dim.symbol(s.name, s.lo, MOST_COUNTED, s.divisible_by) for s in endless})
     return dim.lower(bounded) >= -(2**31) and dim.upper(bounded) < 2**31

@@ -48,7 +48,7 @@ class CpuOptions(NativeOptions):
     )
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
-        """As `Options.read`; without a C++ compiler, for the processor and at the level of the kernels that are installed."""
+        """As `Options.read`; without a C++ compiler, defaults to the processor and level of the installed kernels."""
         made = super().read(target, given)
         if made.halide_target != "host" or "halide.target" in given or not (stored := stored_targets()):
             return made
@@ -59,9 +59,9 @@ class CpuOptions(NativeOptions):
 
     @property
     def machine(self) -> Machine:
-        """The CPU that `halide.target` names; with vectors that the sanitizer sees."""
+        """The CPU that `halide.target` names; with vector widths that the sanitizer supports."""
         found = super().machine
-        # LLVM's thread sanitizer leaves out reads and writes of more than 16 bytes (getMemoryAccessFuncIndex).
+        # LLVM's thread sanitizer ignores accesses of more than 16 bytes (getMemoryAccessFuncIndex).
         return replace(found, vector_bits=min(found.vector_bits, 128)) if self.sanitize == "thread" else found
 
     @property
@@ -70,7 +70,7 @@ class CpuOptions(NativeOptions):
         return tuple(PROCESSORS.get(n, n) for n in map(str.strip, self.also.split(",")) if n)
 
     def check(self) -> None:
-        """Refuse further machines that are none, and a sanitizer that a machine has not."""
+        """Reject unknown further machines, and a sanitizer that a machine does not have."""
         for name in self.others:
             if arch_of(name) is None:
                 known = ", ".join(sorted(PROCESSORS))

@@ -1,6 +1,6 @@
-"""C++ that is compiled once on a machine: the generator driver and the native runtime.
+"""C++ that is compiled once per machine: the generator driver and the native runtime.
 
-They are compiled once and kept in the build cache.
+The results are stored in the build cache.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from occ.compiler.diagnostics import CompileError
 from occ.compiler.objects.processors import arch_of
 from occ.compiler.prebuilt import made_of, prebuilt
 
-# Generators, and the program that runs them, run once, so compiling them is what takes time: nothing is optimised, and nothing
-# thrown or unwound.
+# Generators, and the program that runs them, run once, so compile time dominates: no optimisation, no exceptions or
+# unwinding.
 FLAGS = ("-std=c++17", "-O0", "-fno-rtti", "-fno-exceptions", "-fno-asynchronous-unwind-tables", "-w")
 
 
@@ -30,7 +30,7 @@ def native(name: str) -> str:
 
 
 def runtime_source() -> str:
-    """The source of the native runtime, which is part of libocc, in one piece."""
+    """The source of the native runtime, which is part of libocc, as one text."""
     folder = files("occ.runtime").joinpath("c")
 
     def text(name: str) -> str:
@@ -49,7 +49,7 @@ def emitter_sources() -> dict[str, str]:
 
 
 def emitter(tools: Toolchain, cache: Cache, rpath: str = "") -> Path:
-    """The program that compiles kernels with Halide, native/emit.cpp; `rpath` is where it finds Halide, if not where this is now.
+    """The program that compiles kernels with Halide, native/emit.cpp; `rpath` overrides where it finds Halide.
 
     Raises:
         CompileError: OCC0403 the toolchain fails.
@@ -62,7 +62,7 @@ def emitter(tools: Toolchain, cache: Cache, rpath: str = "") -> Path:
     ):
         return found
     flags = [*FLAGS, f"-I{tools.include}"]
-    rpath = f"-Wl,-rpath,{rpath or tools.library.parent}"  # generators find what te.h declares in the program itself
+    rpath = f"-Wl,-rpath,{rpath or tools.library.parent}"  # generators find the symbols of te.h in the program itself
     objects = [[*tools.cxx.command, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")]
     linked = [*tools.cxx.command, "te.o", "emit.o", str(tools.library), rpath, "-rdynamic", "-ldl", "-o", "emit.bin"]
     words = (word for command in (*objects, linked) for word in (*command, ";"))
@@ -75,7 +75,7 @@ BESIDE = "../../../halide"
 
 
 def _finds(program: Path, tools: Toolchain) -> bool:
-    """Whether a program of a wheel finds the Halide that is installed."""
+    """Whether a wheel's program finds the installed Halide."""
     beside = program.parent / BESIDE
     return beside.is_dir() and beside.resolve() == tools.halide.resolve()
 
@@ -92,7 +92,7 @@ def runtime_object(tools: Toolchain, cache: Cache) -> Path:
     flags = ["-std=c++17", "-O2", "-fPIC", "-fno-exceptions", *tools.sanitizer_flags]
     here = arch_of()
     if tools.compiler is None or (here is not None and tools.compiler == toolchain().compiler):
-        # Whichever compiler of this machine made it serves: one from a store does where there is none.
+        # An object of any compiler of this machine will do; without a compiler, one from a store.
         key = digest(["runtime", here.name if here is not None else "", *flags, *texts.values()])
     else:
         key = digest(["runtime", tools.compiler.version, *tools.compiler.command, *flags, *texts.values()])
@@ -102,14 +102,14 @@ def runtime_object(tools: Toolchain, cache: Cache) -> Path:
 
 
 def _once(made: str, key: str, texts: Mapping[str, str], cache: Cache, steps: Callable[[], Steps]) -> Path:
-    """An entry of the cache, which the first to ask for it makes while others wait.
+    """A cache entry, which the first process to need it creates while others wait.
 
     Args:
         made: the file that becomes the entry.
         key: of the entry.
         texts: the files that the commands read.
         cache: the build cache.
-        steps: the commands that make it, those of one step at once; asked for where there is none yet.
+        steps: the commands that create it, those of one step in parallel; only evaluated if there is no entry yet.
     """
     suffix = Path(made).suffix
     if cache.has("tool", key, suffix):
@@ -126,8 +126,9 @@ def _once(made: str, key: str, texts: Mapping[str, str], cache: Cache, steps: Ca
 
 
 def prepare(cache: Cache) -> None:
-    """Begin to compile the programs while the caller goes on. Errors come to those who need one; a process that
-    ends before, because its model is broken, does not wait.
+    """Start to compile the programs in the background.
+
+    Errors reach whoever needs a program; a process that ends first, because its model is invalid, does not wait.
     """
 
     def run(tools: Toolchain) -> None:

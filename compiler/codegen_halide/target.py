@@ -34,7 +34,7 @@ def _generate(c: Build, m: Module) -> Generated:
 
 
 def _missing(c: Build, m: Module) -> int:
-    """How many kernels of a module a build would have to compile."""
+    """The number of kernels that a build would have to compile."""
     setup, _ = halide.setup_for(c.options.halide_target, c.cache, c.options.sanitize)
     nodes = nodes_of(m)
     return len(to_compile([setup.kernel(f, nodes.get(f.name, ())) for f in m.te.values()], setup, c.cache))
@@ -43,7 +43,7 @@ def _missing(c: Build, m: Module) -> int:
 def _variants(c: Build, machine: str) -> list[Artifact]:
     """The model compiled for the other processors that the options name.
 
-    What people read stays in the first.
+    Human-readable files are only in the first.
     """
     made: list[Artifact] = []
     for other in dict.fromkeys(c.options.others):

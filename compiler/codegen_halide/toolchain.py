@@ -31,15 +31,15 @@ class Compiler:
 
 @dataclass(frozen=True)
 class Toolchain:
-    """A Halide, and a C++ compiler where there is one.
+    """A Halide, and a C++ compiler if there is one.
 
-    Without a compiler a build takes kernels from the build cache, and links them itself.
+    Without a compiler, a build takes kernels from the build cache, and links them itself.
 
     Attributes:
         compiler: the C++ compiler, if there is one.
         halide: folder of the Halide package, with `include` and the libraries.
         halide_version: its version.
-        sanitize: the sanitizer of what is compiled into libraries; no part of `identity`, because tools have none.
+        sanitize: the sanitizer for code compiled into libraries; not part of `identity`, because tools have none.
     """
 
     compiler: Compiler | None
@@ -60,8 +60,8 @@ class Toolchain:
     def sanitizer_flags(self) -> tuple[str, ...]:
         """Sanitizer flags for the C++ of a library.
 
-        It is linked without, as is usual for libraries: the process that loads it brings the sanitizer, so that without
-        one it does not load, in place of ending the process.
+        It is linked without, as usual for libraries: the process that loads it provides the sanitizer, so that without
+        one loading fails instead of ending the process.
         """
         if self.sanitize == "off":
             return ()
@@ -90,7 +90,7 @@ class Toolchain:
 
 
 def find_cxx() -> str | None:
-    """The C++ compiler: OCC_CXX, else the first of `CANDIDATES`."""
+    """The C++ compiler: OCC_CXX, otherwise the first of `CANDIDATES`."""
     named = os.environ.get("OCC_CXX")
     return shutil.which(named) if named else next(filter(None, map(shutil.which, CANDIDATES)), None)
 
@@ -106,7 +106,7 @@ def compiler(instead: str = "") -> Compiler:
     """The C++ compiler of this machine.
 
     Args:
-        instead: what to do without one, for the error.
+        instead: what to do without one, for the error message.
 
     Raises:
         CompileError: OCC0401 there is none.
@@ -127,10 +127,10 @@ def _described(command: tuple[str, ...]) -> Compiler:
 def cross_compiler(arch: Arch) -> Compiler | None:
     """A C++ compiler for a kind of machine: this machine's, or a cross compiler.
 
-    Cross compilers are, in order, what OCC_CXX_<ARCH> names, Debian's, and the package ziglang.
+    Cross compilers are tried in order: OCC_CXX_<ARCH>, Debian's, and the package ziglang.
 
     Raises:
-        CompileError: OCC0401 the one that is named is not there, or this machine has none.
+        CompileError: OCC0401 the named one does not exist, or this machine has none.
     """
     if arch == arch_of():
         return compiler()
@@ -155,7 +155,7 @@ def toolchain() -> Toolchain:
     """The toolchain of this machine.
 
     Raises:
-        CompileError: OCC0401 the C++ compiler that OCC_CXX names is not there; OCC0402 no Halide.
+        CompileError: OCC0401 the C++ compiler in OCC_CXX does not exist; OCC0402 no Halide.
     """
     halide = find_halide()
     if halide is None:
@@ -173,7 +173,7 @@ def toolchain() -> Toolchain:
 
 
 def run_all(commands: Sequence[Sequence[str]], where: Path, *, lines: int = 12) -> None:
-    """Run commands at once and wait for all; an error repeats that many lines of what they say.
+    """Run commands in parallel and wait for all; an error includes the given number of output lines.
 
     Raises:
         CompileError: OCC0403 one fails; its command line and output are in the notes.

@@ -29,11 +29,11 @@ from occ.compiler.objects.elf import LinkError, link
 from occ.compiler.objects.processors import arch_of
 from occ.runtime.manifest import Manifest
 
-PACKAGES = ("occ.compiler.codegen_llvm", *ENTRY_PACKAGES)  # what kernels are made by is in these
+PACKAGES = ("occ.compiler.codegen_llvm", *ENTRY_PACKAGES)  # packages whose sources decide what kernels are
 
 
 def tasks_of(f: TeFunc, machine: CodeMachine) -> Dim:
-    """Extent of the parallel loop that a kernel leaves to its caller, in the dims of the function."""
+    """Extent of the parallel loop that a kernel leaves to its caller, in terms of the function's dims."""
     (stage,) = f.stages
     if not isinstance(stage, TeStage):
         return 1
@@ -51,7 +51,7 @@ def emit_module(functions: Iterable[TeFunc], machine: CodeMachine) -> ir.Module:
 
 
 def _compile(f: TeFunc, to: CodeMachine, *, whole: bool) -> bytes:
-    """A kernel through LLVM: its whole pipeline, or the fourth of its work that is enough for a small kernel."""
+    """Compile a kernel with LLVM: the whole pipeline, or the quarter of it that suffices for a small kernel."""
     parsed = llvm.parse_assembly(str(emit_module([f], to)))
     machine = target_machine(to, 3 if whole else 0)
     options = llvm.create_pipeline_tuning_options(speed_level=2)
@@ -75,7 +75,7 @@ def _identity(machine: CodeMachine) -> str:
 
 
 def kernel_key(f: TeFunc, machine: CodeMachine, *, whole: bool) -> str:
-    """The key of the object of a kernel in the build cache; `whole`: it went through LLVM's whole pipeline."""
+    """The key of a kernel's object in the build cache; `whole`: it used LLVM's whole pipeline."""
     return digest(["llvm kernel", _identity(machine), "whole" if whole else "small", te_text(f.without_notes())])
 
 
@@ -86,7 +86,7 @@ class Built:
     Attributes:
         code: the shared library.
         objects: the kernels and the native entry before linking, by file name.
-        took: seconds for each kernel that was compiled; the others came from the cache.
+        took: seconds for each compiled kernel; the others came from the cache.
     """
 
     code: bytes
@@ -95,7 +95,7 @@ class Built:
 
 
 class _Recent:
-    """Objects of the kernels that were used last without a build cache, such as those that are compiled during runs."""
+    """The most recently used kernel objects without a build cache, such as those compiled during runs."""
 
     def __init__(self, count: int) -> None:
         self._count, self._lock, self._kept = count, Lock(), dict[str, bytes]()
@@ -104,7 +104,7 @@ class _Recent:
         return self._kept.get(key)
 
     def keep(self, key: str, data: bytes) -> None:
-        """Note a use; what was not used for longest goes."""
+        """Record a use; the least recently used one is dropped."""
         with self._lock:
             self._kept.pop(key, None)
             self._kept[key] = data
@@ -121,9 +121,9 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, machine: CodeM
     Args:
         functions: te functions; their names are the symbols.
         m: the manifest.
-        store: the build cache. Where it is not enabled, the last few kernels are remembered in memory.
-        machine: that code is made for.
-        always: small kernels go through LLVM's whole pipeline too, as those that control flow may repeat always do.
+        store: the build cache. If it is disabled, the last few kernels are kept in memory.
+        machine: the machine that code is generated for.
+        always: whether small kernels use LLVM's whole pipeline too, as those inside control flow always do.
 
     Raises:
         CompileError: OCC0403 the code cannot be linked without a linker.

@@ -6,15 +6,15 @@ from occ.compiler.ir.dim import product
 from occ.compiler.ir.te.function import Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.te.walks import walk
 
-# Nodes of expressions that are evaluated, a microsecond of plain code or less. Of 330 kernels of ONNX's node tests below this,
-# none gains more than 0.6 us from LLVM's whole pipeline (Zen 4), which takes four times as long as the little that they get.
+# Nodes of evaluated expressions, a microsecond of plain code or less. Of 330 kernels of ONNX's node tests below this,
+# none gains more than 0.6 us from LLVM's whole pipeline (Zen 4), which takes four times as long as the reduced one.
 SMALL = 4096
 
 
 def is_small(f: TeFunc) -> bool:
-    """Whether a kernel computes next to nothing, whatever the sizes of its operands turn out to be.
+    """Whether a kernel computes next to nothing, whatever the sizes of its operands.
 
-    Unlike `cost.operations`, this counts arithmetic on positions, and copies: they take time too.
+    Unlike `cost.operations`, this counts index arithmetic and copies: they take time too.
     """
     (stage,) = f.stages
     over = stage.over if isinstance(stage, Scatter) else reduce_axes(stage.expr)

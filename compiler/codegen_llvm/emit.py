@@ -1,6 +1,6 @@
 """Emits an LLVM function for a te stage: explicit vectors, unrolled rows, reductions in registers.
 
-The function is `int kernel(void **args, int begin, int end)`, with arguments as runtime/native/library.py states them; it
+The function is `int kernel(void **args, int begin, int end)`, with arguments as in runtime/native/library.py; it
 computes positions `begin` to `end` of the stage's parallel loop (see `plan_loops`).
 """
 
@@ -44,8 +44,8 @@ class Span(NamedTuple):
     """A loop of a reduction: `range(start, stop, step)`.
 
     Attributes:
-        most: steps of the loop at most.
-        inner: steps of all loops in one of its own, at most.
+        most: maximum steps of the loop.
+        inner: maximum total steps of nested loops in one step.
     """
 
     start: Any
@@ -73,7 +73,7 @@ class KernelEmitter(Expressions):
         self.symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
         plan = plan_loops(s, self.f.shapes, self.vector_bits)
         begin, end = (self.b.sext(a, I64) for a in self.fn.args[1:])
-        if plan.tasks(s) in (0, 1):  # all of it, so that its bounds are constants
+        if plan.tasks(s) in (0, 1):  # the whole range, so that its bounds are constants
             begin, end = I64(0), I64(plan.tasks(s))
         if plan.block:  # a range of blocks of the only axis
             extent = self.size(s.axes[0].extent, {})
@@ -151,7 +151,7 @@ class KernelEmitter(Expressions):
                 and isinstance(high, ir.Constant)
                 and (high.constant - low.constant) % w == 1
             ):
-                # LLVM stores an i32 where a store of narrowed lanes has a constant mask of one lane.
+                # LLVM stores an i32 if a store of narrowed lanes has a constant one-lane mask.
                 self._rows(s, plan, [Env(at | row | {plan.vector: i}) for row in rows])
             else:
                 chunk(i, self._lanes_below(self.b.sub(high, i), w))
@@ -167,7 +167,7 @@ class KernelEmitter(Expressions):
         return self.b.icmp_signed("<", iota(w), self.o.splat(count, w))
 
     def _rows(self, s: TeStage, plan: LoopPlan, envs: list[Env]) -> None:
-        """Evaluate and store a few positions that share their loads."""
+        """Evaluate and store several positions that share their loads."""
         for r in [n for n in walk(s.expr) if isinstance(n, Reduce)]:
             for env, value in zip(envs, self._reduce(r, plan, envs), strict=True):
                 env.reduced[id(r)] = value
@@ -205,7 +205,7 @@ class KernelEmitter(Expressions):
         return results
 
     def _until_settled(self, r: Reduce, axis: str, stop: Any, envs: list[Env], carried: list[Any]) -> list[Any]:
-        """The steps of a fold, up to the first after which nothing changes for any of a few positions."""
+        """The steps of a fold, up to the first that changes none of several positions."""
 
         def step(i: Any, state: list[Any]) -> list[Any]:
             *old, _ = state
@@ -221,7 +221,7 @@ class KernelEmitter(Expressions):
         return while_loop(self.b, I64(0), 1, [*carried, I1(1)], holds, step)[1][:-1]
 
     def _start(self, r: Reduce, envs: list[Env], width: int) -> list[list[Any]]:
-        """Start values of each row: the neutral element, and for argmax and argmin the position too."""
+        """Initial values of each row: the neutral element, and for argmax and argmin the position too."""
         rows: list[list[Any]] = []
         for _ in envs:
             if r.kind in ("argmax", "argmin"):
@@ -248,7 +248,7 @@ class KernelEmitter(Expressions):
         return following
 
     def _better(self, r: Reduce, best: Any, at: Any, value: Any, position: Any) -> list[Any]:
-        """The first extreme element; a NaN beats every number, as in numpy."""
+        """The first extreme element; NaN beats every number, as in numpy."""
         low, high = (best, value) if r.kind == "argmax" else (value, best)
         beats = self.o.binary("lt", low, high, r.body.dtype)
         unset = self.b.icmp_signed("<", at, self.o.constant(0, I64_TYPE, lanes(at)))
@@ -262,7 +262,7 @@ class KernelEmitter(Expressions):
     def _along(
         self, r: Reduce, along: str, w: int, at: dict[str, Any], envs: list[Env], carried: list[Any], fresh: list[Any]
     ) -> list[Any]:
-        """Lanes along a reduced axis: whole vectors, then a masked rest."""
+        """Lanes along a reduced axis: whole vectors, then a masked remainder."""
         extent = next(a.extent for a in r.axes if a.name == along)
         stop = self.size(extent, {})
         whole = self._multiple(stop, w)
@@ -291,7 +291,7 @@ class KernelEmitter(Expressions):
     def _steps(self, r: Reduce, span: Span, carried: list[Any], fresh: list[Any], body: Body) -> list[Any]:
         """A loop of a reduction.
 
-        A sum that may be long is made of blocks that start from `fresh` (see `sums_in_blocks`).
+        A possibly long sum consists of blocks that start from `fresh` (see `sums_in_blocks`).
         """
 
         def apart(i: Any, old: list[Any], inner: Body) -> list[Any]:
@@ -314,7 +314,7 @@ class KernelEmitter(Expressions):
         return self.o.binary(COMBINE[kind], old, value, dtype)
 
     def _across(self, r: Reduce, v: Any) -> Any:
-        """One value of all lanes, by halves."""
+        """All lanes combined into one value, by halves."""
         while lanes(v) > 1:
             half = lanes(v) // 2
             low, high = (
@@ -329,7 +329,7 @@ class KernelEmitter(Expressions):
     # scatters
 
     def _scatter(self, s: Scatter) -> None:
-        """Start values, then the updates one after another: order matters when targets repeat."""
+        """Initial values, then the updates one after another: order matters if targets repeat."""
         self.symbols = axis_symbols((*s.axes, *s.over))
         at: dict[str, Any] = {}
 

@@ -28,17 +28,17 @@ _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
 
 @dataclass
 class Env:
-    """Where an expression is evaluated.
+    """The context in which an expression is evaluated.
 
     Attributes:
-        axes: position on each axis; on the vector axis, that of lane 0.
-        vector: the axis that the lanes run along, or empty.
+        axes: position on each axis; for the vector axis, the position of lane 0.
+        vector: the axis along which the lanes run, or empty.
         width: number of lanes.
-        tail: which lanes are inside of the box, or None for all.
-        guard: condition under which loads may happen, or None.
-        reduced: values of reductions that are done.
-        memo: values emitted in this place.
-        carried: in the body of a fold, what the step before came to.
+        tail: mask of the lanes inside the box, or None for all.
+        guard: condition under which loads are allowed, or None.
+        reduced: values of finished reductions.
+        memo: values already emitted in this context.
+        carried: in the body of a fold, the previous step's result.
     """
 
     axes: dict[str, Any]
@@ -51,13 +51,13 @@ class Env:
     carried: Any = None
 
     def inner(self, **changes: Any) -> Env:
-        """A copy for a place where other values are visible."""
+        """A copy for a context in which other values are visible."""
         return replace(self, **{"memo": {}, **changes})
 
     def guarded(self, guard: Any) -> Env:
-        """A copy for a side of a select, whose loads need a condition more.
+        """A copy for a branch of a select, whose loads need an additional condition.
 
-        It sees what is there already, and not the other way.
+        It sees existing values, but not the other way round.
         """
         return replace(self, guard=guard, memo=ChainMap({}, self.memo))
 
@@ -124,7 +124,7 @@ class Expressions:
     # expressions
 
     def value(self, e: Expr, env: Env) -> Any:
-        """The value of an expression: a scalar, or a vector where it depends on the vector axis."""
+        """The value of an expression: a scalar, or a vector if it depends on the vector axis."""
         found = env.memo.get(id(e))
         if found is None:
             found = env.memo[id(e)] = (e, self._compute(e, env))
@@ -181,7 +181,7 @@ class Expressions:
         return self.b.select(cond, a, b)
 
     def _is_safe(self, e: Expr) -> bool:
-        """Whether all loads stay within their tensors wherever the expression is evaluated, so that none needs a guard."""
+        """Whether all loads stay within their tensors wherever the expression is evaluated: none needs a guard."""
         if id(e) not in self._safe:
             safe = all(map(self._is_safe, children(e))) and (not isinstance(e, Load) or self._stays_within(e))
             self._safe[id(e)] = (e, safe)
@@ -226,7 +226,7 @@ class Expressions:
         return flat
 
     def _step(self, flat: Dim, env: Env) -> Dim | None:
-        """The stride of an offset from lane to lane; None if it is not constant."""
+        """The stride of an offset between lanes; None if it is not constant."""
         if not env.vector:
             return 0
         mark = f"{env.vector}'"
@@ -247,7 +247,7 @@ class Expressions:
         return self.size(flat, env.axes)
 
     def _computed_offset(self, e: Load, index: list[Dim | None], shape: tuple[Dim, ...], env: Env) -> Any:
-        """An offset from data or with quotients; what comes from data is kept inside of the source."""
+        """An offset from data or with quotients; data-dependent ones are clamped to the source."""
         total = I64(0)
         for i, d, n in zip(e.index, index, shape, strict=True):
             extent = self.size(n, {})
@@ -300,7 +300,7 @@ class Expressions:
         return self.o.from_memory(loaded, e.dtype)
 
     def _gather(self, e: Load, offsets: Any, env: Env) -> Any:
-        """Lanes from anywhere; lanes that may not load read element 0 instead, which every buffer has."""
+        """Lanes gathered from anywhere; masked lanes read element 0 instead, which every buffer has."""
         kind = memory_type(e.dtype)
         mask = self._mask(env)
         if mask is not None:

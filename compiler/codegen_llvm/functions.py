@@ -99,7 +99,7 @@ def _libm(o: Ops, fn: str, args: list[Any]) -> Any:
 def _integer_power(o: Ops, args: list[Any], dtype: DType) -> Any:
     """Integer powers by squaring over the bits of the exponent.
 
-    A negative exponent gives 0, or +-1 for a base of +-1.
+    A negative exponent yields 0, or +-1 for a base of +-1.
     """
     base, exponent = o.match(*args)
     n = lanes(base)

@@ -12,7 +12,7 @@ from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.walks import walk
 
-_BLOCK = 8192  # elements of a one-dimensional stage that one task takes
+_BLOCK = 8192  # elements per task of a one-dimensional stage
 _ROWS = 4
 
 
@@ -25,8 +25,8 @@ class LoopPlan:
         width: number of lanes.
         tile: axis of which `rows` positions are computed together, or empty.
         rows: that number.
-        parallel: axis that the caller's range runs over, or empty.
-        block: elements of a task where the vector axis is the only one, else 0.
+        parallel: axis of the caller's range, or empty.
+        block: elements of a task if the vector axis is the only one, otherwise 0.
     """
 
     vector: str = ""
@@ -48,12 +48,12 @@ def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], vector_bits: 
 
     Args:
         s: the stage.
-        sources: shapes of what it loads from.
+        sources: shapes of everything that it loads.
         vector_bits: width of a vector register.
     """
     reductions = [n for n in walk(s.expr) if isinstance(n, Reduce)]
     arg = any(r.kind in ORDERED for r in reductions)
-    # What a fold reads follows from the step before: scalars, of which processors take the steps of several at once.
+    # A fold's reads depend on the previous step: scalars, which processors overlap across rows.
     candidates = [s.axes[-1].name] if s.axes and not any(r.kind in FOLDS for r in reductions) else []
     if not arg:
         candidates += [r.axes[-1].name for r in reductions if r.axes]
@@ -66,7 +66,7 @@ def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], vector_bits: 
         return LoopPlan(vector, width, block=_BLOCK)
     tile = _tile_axis(s, sources, vector) if reductions else ""
     if len(s.axes) > 1 and any(r.kind == "settle" for r in reductions):
-        tile = s.axes[0].name  # rows that go the same way: what one has read is in cache for the next
+        tile = s.axes[0].name  # rows with similar access: what one has read is in cache for the next
     parallel = next((a.name for a in s.axes if a.name not in (vector, tile)), tile)
     return LoopPlan(vector, width if vector else 0, tile, _ROWS if tile else 1, parallel)
 
@@ -91,7 +91,7 @@ def _steps(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]]) -> lis
 
 
 def _score(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]]) -> float:
-    """How well lanes along an axis read memory."""
+    """How efficiently lanes along an axis read memory."""
     extent = _extent(axis, s)
     score = sum(2.0 if step == 1 else 1.0 if step == 0 else -4.0 for step in _steps(axis, s, sources))
     if extent is not None and extent < 8:

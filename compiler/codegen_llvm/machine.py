@@ -13,7 +13,7 @@ from occ.compiler.objects.processors import arch_of
 from occ.compiler.objects.relocations import RELOCATIONS
 from occ.runtime.machine import features_of, flags
 
-# What LLVM calls the features of Halide's targets.
+# LLVM's names for features of Halide targets.
 _FEATURES = {
     "sse41": ("sse4.1",),
     "avx": ("avx",),
@@ -31,10 +31,10 @@ _FEATURES = {
 
 @dataclass(frozen=True)
 class CodeMachine:
-    """A machine that code is made for.
+    """A machine for which code is generated.
 
     Attributes:
-        name: as Halide's targets are spelled: what `occ.runtime.machine` compares on opening.
+        name: in the spelling of Halide targets; `occ.runtime.machine` compares it when an artifact is opened.
         triple, cpu, features: of LLVM.
         vector_bits: width of a vector register.
     """
@@ -55,7 +55,7 @@ def code_machine(target: str, vector_bits: int) -> CodeMachine:
         vector_bits: width of its vector registers.
 
     Raises:
-        CompileError: OCC0403 its kind is none whose libraries can be linked without a linker.
+        CompileError: OCC0403 the built-in linker does not support its kind.
     """
     arch = arch_of(target)
     if arch is None or arch.elf not in RELOCATIONS or target.startswith("host-"):

@@ -1,7 +1,7 @@
 """te values in LLVM registers: types, casts and arithmetic, for scalars and vectors alike.
 
-Floats narrower than 32 bits live in f32 registers and are rounded to their own type after each operation, so that every
-operation is exact to its element type. Bools are i1 in registers and a byte in memory.
+Floats narrower than 32 bits are in f32 registers and are rounded to their own type after each operation, so that every
+operation is exact for its element type. Bools are i1 in registers and a byte in memory.
 """
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
@@ -47,10 +47,10 @@ def memory_type(dtype: DType) -> ir.Type:
     return HALF if dtype == F16 else ir.IntType(dtype.itemsize * 8)
 
 
-# LLVM's own object writes the text of a constant once, however often it is used.
+# LLVM's own object prints the text of a constant once, however often it is used.
 @cache
 def undefined(kind: ir.Type) -> ir.Constant:
-    """A value of which nothing is known, to put lanes into."""
+    """An undefined value, to insert lanes into."""
     return ir.Constant(kind, ir.Undefined)
 
 
@@ -95,7 +95,7 @@ class Ops:
         return self.b.shuffle_vector(first, undefined(vector), _zeros(n))
 
     def match(self, *values: Value) -> list[Value]:
-        """Values with as many lanes as the widest of them."""
+        """Values broadcast to the widest number of lanes among them."""
         n = max(map(lanes, values))
         return [self.splat(v, n) for v in values]
 
@@ -115,7 +115,7 @@ class Ops:
     # arithmetic
 
     def rounded(self, v: Value, dtype: DType) -> Value:
-        """An f32 rounded to the narrower float type that it stands for."""
+        """An f32 rounded to the narrower float type that it represents."""
         if dtype == F16:
             half = ir.VectorType(HALF, lanes(v)) if lanes(v) else HALF
             return self.b.fpext(self.b.fptrunc(v, half), v.type)
@@ -154,7 +154,7 @@ class Ops:
         return self.b.icmp_signed(sign, a, b) if dtype.kind == "i" else self.b.icmp_unsigned(sign, a, b)
 
     def _float(self, op: str, a: Value, b: Value) -> Value:
-        fuse = ("contract",)  # a product and a sum may become one fused operation; nothing else is relaxed
+        fuse = ("contract",)  # a product and a sum may be fused; nothing else is relaxed
         match op:
             case "add":
                 return self.b.fadd(a, b, flags=fuse)
@@ -176,9 +176,9 @@ class Ops:
                 raise AssertionError(op)
 
     def _extremum(self, op: str, a: Value, b: Value) -> Value:
-        """NaN when either is NaN.
+        """NaN if either is NaN.
 
-        Against a constant number, one comparison does: it is false where `x` is NaN, and keeps it.
+        Against a constant number, one comparison suffices: it is false if `x` is NaN, and keeps it.
         """
         for x, c in ((a, b), (b, a)):
             if isinstance(c, ir.Constant) and not _is_nan(c):
@@ -219,7 +219,7 @@ class Ops:
                 return self._divide(op, a, b, signed=signed)
 
     def _shift(self, op: str, a: Value, b: Value, dtype: DType) -> Value:
-        """Shifts by the width or more, or by a negative count, move every bit out."""
+        """Shifts by the width or more, or by a negative count, shift out every bit."""
         width = self.splat(ir.Constant(register_type(dtype), dtype.bits), lanes(a))
         inside = self.b.icmp_unsigned("<", b, width)
         zero = self.splat(ir.Constant(register_type(dtype), 0), lanes(a))
@@ -232,7 +232,7 @@ class Ops:
         return self.b.select(inside, self.b.lshr(a, safe), zero)
 
     def _divide(self, op: str, a: Value, b: Value, *, signed: bool) -> Value:
-        """Division never traps: a divisor of 0 counts as 1, and -1 is a negation, which has no overflow trap."""
+        """Division never traps: a divisor of 0 counts as 1, and division by -1 is a negation, which cannot trap."""
         zero = self.splat(ir.Constant(b.type if not lanes(b) else b.type.element, 0), lanes(b))
         one = self.splat(ir.Constant(b.type if not lanes(b) else b.type.element, 1), lanes(b))
         is_zero = self.b.icmp_signed("==", b, zero)
@@ -245,7 +245,7 @@ class Ops:
         remainder = self.b.select(minus, zero, self.b.srem(a, safe))
         if op in ("div", "rem"):
             return quotient if op == "div" else remainder
-        # Rounding down: one less, and the divisor added, where the signs of remainder and divisor differ.
+        # Rounding down: one less, plus the divisor, if the signs of remainder and divisor differ.
         moved = self.b.and_(
             self.b.icmp_signed("!=", remainder, zero),
             self.b.icmp_signed("<", self.b.xor(remainder, b), zero),
@@ -257,7 +257,7 @@ class Ops:
     # conversions
 
     def cast(self, v: Value, source: DType, target: DType) -> Value:
-        """`Cast` of te: floats saturate and truncate to integers, NaN gives 0."""
+        """`Cast` of te: floats saturate and truncate to integers, NaN becomes 0."""
         if source == target:
             return v
         n = lanes(v)

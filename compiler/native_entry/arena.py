@@ -1,8 +1,8 @@
 """Memory offsets of a routine whose sizes are known only at run time.
 
-The layout is chosen for typical sizes. What matters of it at others is only which tensor is above which: the offset of
-each is the end of the highest of those below it that are alive with it. That is a line of additions and maxima, and right
-for all sizes; for typical ones the arena is as small as that of `assign_offsets`.
+The layout is chosen for typical sizes. What carries over to other sizes is only the order: the offset of each tensor is
+the end of the highest of those below it that are alive with it. That is a chain of additions and maxima, and right for
+all sizes; for typical ones the arena is as small as with `assign_offsets`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from occ.runtime.manifest import DimInfo
 
 
 def typical(dims: Sequence[DimInfo], names: Sequence[str]) -> dict[str, int]:
-    """A value for each symbol that its bounds allow."""
+    """A value for each symbol within its bounds."""
     found = dict.fromkeys(names, NOMINAL)
     for d in dims:
         n = max(d.lo, NOMINAL if d.hi is None else min(d.hi, NOMINAL))
@@ -27,9 +27,9 @@ def typical(dims: Sequence[DimInfo], names: Sequence[str]) -> dict[str, int]:
 
 
 def order(slots: Sequence[Slot], env: Mapping[str, int]) -> list[tuple[int, list[int]]]:
-    """The slots from the bottom of the arena up, each with those that it has to be above.
+    """The slots from the bottom of the arena up, each with those that it must be above.
 
-    No others of those alive with it are on top when it comes, and what is below one of them in turn need not be named.
+    No other slots alive with it are on top at that time, and what is below one of them in turn is implied.
 
     Args:
         slots: of a routine.
@@ -43,7 +43,7 @@ def order(slots: Sequence[Slot], env: Mapping[str, int]) -> list[tuple[int, list
 
 
 def orders(slots: Sequence[Slot], env: Mapping[str, int]) -> dict[int, list[tuple[int, list[int]]]]:
-    """The slots of each phase, as `order` has them; the first phase is there in any case."""
+    """The slots of each phase, in the order of `order`; the first phase always exists."""
     found: dict[int, list[tuple[int, list[int]]]] = {0: []}
     for phase in sorted({s.phase for s in slots}):
         own = [k for k, s in enumerate(slots) if s.phase == phase]
@@ -58,7 +58,7 @@ class _Tops:
         self._starts, self._tops = [first, end], [-1, -1]  # of each run; the last one is empty
 
     def add(self, k: int, slot: Slot) -> list[int]:
-        """Put a slot on top of those that are alive with it; returns those that it touches."""
+        """Put a slot on top of those alive with it; returns those that it touches."""
         if slot.first > slot.last:
             return []
         first, last = self._cut(slot.first), self._cut(slot.last + 1)

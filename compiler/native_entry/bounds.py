@@ -8,7 +8,7 @@ from occ.runtime.attributes import decode_attrs
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Plan, Step
 
-LARGEST = 2**31 - 1  # of a size of which nothing is known: kernels take 32 bits
+LARGEST = 2**31 - 1  # bound of an unknown size: kernels use 32 bits
 
 Bounds = Mapping[str, DimExpr]
 
@@ -16,13 +16,13 @@ Bounds = Mapping[str, DimExpr]
 def upper(e: DimExpr, bounds: Bounds) -> DimExpr:
     """An upper bound of an expression.
 
-    Its symbols in `bounds` are from 0 to what that says; those that are their own bound stay.
+    Its symbols in `bounds` range from 0 to their bound; those that are their own bound stay.
     """
     return _ends(e, bounds)[1]
 
 
 def _ends(e: DimExpr, bounds: Bounds) -> tuple[DimExpr, DimExpr]:
-    """Expressions that it is never less and never more than."""
+    """Lower and upper bounds of an expression."""
     if not symbols(e) & bounds.keys():
         return e, e
     if isinstance(e, str):
@@ -59,10 +59,10 @@ def _below(e: DimExpr) -> DimExpr:
 
 
 def any_zero_empties_all(plan: Plan, step: Step) -> bool:
-    """Whether the sizes that a step defines take no memory if one of them is 0.
+    """Whether the sizes that a step defines need no memory if one of them is 0.
 
-    That is, however large the others are, as those of a Reshape of nothing: all tensors that have one of them as an
-    extent have all of them, and no other step defines sizes by them.
+    That holds however large the others are, as for a Reshape of nothing: all tensors with one of them as an extent have
+    all of them, and no other step defines sizes from them.
     """
     found = {name for _, _, name in step.binds}
     others = [s for s in plan.steps if s is not step and (s.binds or s.kind not in ("kernel", "copy", "host"))]
@@ -73,7 +73,7 @@ def any_zero_empties_all(plan: Plan, step: Step) -> bool:
 
 
 def _factors(e: DimExpr) -> set[str]:
-    """Symbols of which a product is 0 where one of them is."""
+    """Symbols of a product that is 0 if one of them is."""
     if isinstance(e, str):
         return {e}
     return set() if isinstance(e, int) or e[0] != "*" else {s for x in e[1:] for s in _factors(x)}
@@ -97,7 +97,7 @@ def _suppression(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:
     return [["*", *buffers[step.reads[1]].shape]]
 
 
-# Host steps of a native entry, with the upper bound of the size that each of them defines.
+# Host steps of a native entry, with the upper bound of the size each produces.
 HOST: dict[str, Callable[[Step, Sequence[Buffer]], list[DimExpr]]] = {
     "NonZero": _non_zero,
     "Compress": _compress,

@@ -12,7 +12,7 @@ from occ.compiler.native_entry.kernel_abi import KernelAbi
 from occ.compiler.objects.processors import ARCHES, Arch, arch_of
 from occ.runtime.manifest import Manifest
 
-# What this folder imports is in these.
+# modules that this folder imports
 PACKAGES = ("occ.compiler.native_entry", "occ.compiler.objects", "occ.compiler.ir", "occ.runtime")
 
 
@@ -25,11 +25,10 @@ class EntryCode:
 
 
 def entry_code(m: Manifest, store: Cache) -> EntryCode | None:
-    """`occ_model_facts` of a model, and `occ_model_run` if it can have one, for the machine that its manifest names; None
-    for kinds of machines that have none.
+    """`occ_model_facts` of a model, and `occ_model_run` if possible; None for unsupported kinds of machines.
 
     Args:
-        m: the manifest; its kernels are symbols that are found when the object is linked.
+        m: the manifest; its kernels are symbols that the linker resolves.
         store: the build cache.
     """
     arch = arch_of(m.machine)
@@ -46,9 +45,9 @@ def entry_code(m: Manifest, store: Cache) -> EntryCode | None:
 
 
 def entry_object(m: Manifest) -> bytes:
-    """The object file of the native entry of a model whose kernels a package has made: `int NAME(void **args)` for each.
+    """The object file of the native entry of a model with a package's kernels: `int NAME(void **args)` each.
 
-    It is linked with them into the library of the artifact. It needs `memcpy`, `aligned_alloc` and `free` of the C library.
+    It is linked with them into the artifact's library. It needs `memcpy`, `aligned_alloc` and `free` of the C library.
 
     Args:
         m: the manifest, for the machine that it names.
@@ -64,7 +63,7 @@ def entry_object(m: Manifest) -> bytes:
 
 
 def compile_entry(m: Manifest, arch: Arch, abi: KernelAbi) -> tuple[str, bytes]:
-    """LLVM IR of `occ_model_facts` and of `occ_model_run`, and the object file of that.
+    """LLVM IR of `occ_model_facts` and `occ_model_run`, and its object file.
 
     Args:
         m: the manifest.
@@ -82,7 +81,7 @@ def compile_entry(m: Manifest, arch: Arch, abi: KernelAbi) -> tuple[str, bytes]:
     text = str(module)
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
-    # It runs once in a run: six times the time to compile it would gain less than 0.1 us of that (Zen 4).
+    # It runs once per run: six times the compile time would gain less than 0.1 us (Zen 4).
     machine = llvm.Target.from_triple(arch.llvm).create_target_machine(
         features=arch.features, abiname=arch.abi, opt=0, reloc="pic", codemodel="default"
     )

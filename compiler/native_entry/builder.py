@@ -1,6 +1,6 @@
 """A builder of LLVM IR that folds constants, which llvmlite's does not.
 
-What it leaves out neither is made, nor written, parsed and optimised away: a loop over constants that runs once, say.
+What it folds is neither emitted nor parsed and optimised away, such as a loop over constants that runs once.
 """
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
@@ -25,7 +25,7 @@ _HOLDS = {
 
 
 class Builder(ir.IRBuilder):
-    """llvmlite's builder, which folds integers, conditions and choices that are known."""
+    """llvmlite's builder with folding of known integers, conditions and selects."""
 
     def add(self, lhs: Any, rhs: Any, name: str = "", flags: tuple[str, ...] = ()) -> Any:
         x, y = number(lhs), number(rhs)
@@ -75,9 +75,9 @@ class Builder(ir.IRBuilder):
 
 
 def number(v: Any) -> int | None:
-    """The number that a scalar integer is known to be, as a signed one.
+    """The known value of a scalar integer, as a signed one.
 
-    None if it is not known, and for bools.
+    None if it is unknown, and for bools.
     """
     if not isinstance(v, ir.Constant) or not isinstance(v.type, ir.IntType) or v.type == I1:
         return None

@@ -1,6 +1,6 @@
 """Conditions on input extents that a native entry checks, in the order of their numbers.
 
-The texts are for people without Python; `runtime.signature` says the same of a session.
+The texts are for users without Python; `runtime.signature` reports the same for sessions.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ from occ.runtime.manifest import DimInfo, Manifest
 
 @dataclass(frozen=True)
 class Condition:
-    """Something that must hold.
+    """A condition that must hold.
 
     Attributes:
-        kind: `==`, `>=`, `<=`, or `%` for the left side being a multiple of the right one.
-        left, right: sizes; `left` is None for the extent that it is about.
-        input, axis: that extent; -1 where it is about several.
-        text: what the model takes; after "axis 1 of the input `x` is 7, " where there is an extent.
+        kind: `==`, `>=`, `<=`, or `%` if the left side must be a multiple of the right one.
+        left, right: sizes; `left` is None for the extent itself.
+        input, axis: that extent; -1 if it concerns several.
+        text: what the model accepts; follows "axis 1 of the input `x` is 7, " if there is an extent.
     """
 
     kind: str
@@ -42,7 +42,7 @@ def bound_symbols(m: Manifest) -> dict[str, tuple[int, int]]:
 
 
 def conditions(m: Manifest) -> Iterator[Condition]:
-    """The conditions of a model; symbols stand for the extents that show them first."""
+    """The conditions of a model; symbols stand for the first extents that show them."""
     bound = bound_symbols(m)
     labels = {d.name: d.label for d in m.dims}
     for k, info in enumerate(m.inputs):

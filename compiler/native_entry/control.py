@@ -21,20 +21,20 @@ _FOREVER = (1 << 63) - 1
 
 
 def emit_if(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
-    """`(cond, *captures)`: runs one of two functions. Returns the extents that its results have as the data decide."""
+    """`(cond, *captures)`: runs one of two functions. Returns the data-dependent extents of its results."""
     cond, *captures = map(e.buffer, step.reads)
     outputs = [e.buffer(b) for b in step.writes]
     cased = {e.r.plan.outputs[output] for output in e.r.cases}
     open_ = {step.writes[place] for place, _, _ in step.binds}
     shapes = [None if b in cased or b in open_ else e.r.plan.buffers[b].shape for b in step.writes]
     holds = _is_true(e, cond)
-    if cased & set(step.writes):  # the caller knows the shapes of the branch that sizes take
+    if cased & set(step.writes):  # the caller knows the shapes if sizes decide the branch
         left, right = (i64(e.sizes.of(s)) for s in step.attrs["when"])
         e.require_that(e.b.icmp_signed("==", holds, e.b.icmp_signed("==", left, right)), k)
     then, otherwise, done = (e.fn.append_basic_block(n) for n in ("then", "else", "endif"))
     e.b.cbranch(holds, then, otherwise)
     wanted = [(place, axis, name) for place, axis, name in step.binds if step.writes[place] not in cased]
-    extents: list[tuple[list[Any], Any]] = []  # in each branch, and where it ends
+    extents: list[tuple[list[Any], Any]] = []  # in each branch, and at its end
     for block, inner in zip((then, otherwise), e.r.inner[k], strict=True):
         e.b.position_at_end(block)
         _require_shapes(e, k, inner, shapes)
@@ -54,8 +54,8 @@ def emit_if(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
     """`(*states, *sequences, *captures) -> (*states, *scanned)`: a function over the slices of sequences.
 
-    The states of an iteration are written to one of two slots, alternately; those of the last one are results. Slices of
-    scanned results that are not aligned are written to a slot, and copied.
+    The states of an iteration are written to one of two slots, alternately; those of the last one are results.
+    Unaligned slices of scanned results are written to a slot, and copied.
     """
     a = decode_attrs(step.attrs)
     n, m = a.n_states, a.n_states + a.num_scan_inputs
@@ -99,9 +99,11 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
 
 
 def emit_loop(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
-    """`(limit, condition, *carried, *captures) -> (*carried, *scanned)`: a function until its condition fails or the limit
-    is reached. More iterations than scanned results have room for are a failure, and so are fewer where their number is no
-    size that the step defines, which it returns. Where nothing bounds that, scanned results grow.
+    """`(limit, condition, *carried, *captures) -> (*carried, *scanned)`: a loop.
+
+    A function is repeated until its condition fails or the limit is reached. It is an error if there are more iterations
+    than scanned results have space for, or fewer unless the step defines and returns their number as a size. If nothing
+    bounds it, scanned results grow.
     """
     n = decode_attrs(step.attrs).n_carried
     (inner,), (*pairs, number, before, after) = e.r.inner[k], e.r.double_buffers[k]
@@ -143,7 +145,7 @@ def emit_loop(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 
 
 def _written_of(e: RoutineEmitter, i: Any, pairs: Sequence[int]) -> list[Any]:
-    """Of each pair of slots the one that an iteration writes to."""
+    """For each pair of slots, the one that an iteration writes to."""
     odd = e.b.icmp_signed("!=", e.b.and_(i, I64(1)), I64(0))
     return [e.b.select(odd, e.slot(p), e.slot(q)) for p, q in zip(pairs[::2], pairs[1::2], strict=True)]
 
@@ -157,9 +159,9 @@ def _padded(values: Sequence[int] | None, n: int) -> Sequence[int]:
 
 
 def _require_shapes(e: RoutineEmitter, k: int, inner: Inner, shapes: Sequence[Sequence[DimExpr] | None]) -> None:
-    """Fail where a function gives other extents than the step has room for.
+    """Fail if a function's result shapes exceed the step's buffers.
 
-    None for room of the shape that it gives.
+    None where they cannot.
     """
     plan = e.others[inner.name].r.plan
     for index, shape in zip(plan.outputs, shapes, strict=True):

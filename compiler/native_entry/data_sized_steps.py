@@ -23,13 +23,13 @@ _FLOATS = {"f32": FLOAT, "f64": DOUBLE}
 
 
 def emit_non_zero(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
-    """`(x) -> i64[rank, count]`: the indices of what is not zero, in row-major order; NaN is not."""
+    """`(x) -> i64[rank, count]`: the indices of non-zero elements, in row-major order; NaN counts as non-zero."""
     x, out = e.buffer(step.reads[0]), e.buffer(step.writes[0])
     info = e.r.plan.buffers[step.reads[0]]
     extents = [i64(e.sizes.of(d)) for d in info.shape] or [I64(1)]  # a scalar is one element
 
     def sweep(visit: Callable[[list[Any], Any], None]) -> Any:
-        """Visit each element that is not zero with its indices and how many came before it; returns their number."""
+        """Visit each non-zero element with its indices and the count so far; returns their number."""
 
         def axis(k: int, at: list[Any], flat: Any, count: Any) -> Any:
             if k == len(extents):
@@ -58,7 +58,7 @@ def emit_non_zero(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 
 
 def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
-    """`(x, condition)`: the slices of x along an axis for which the condition holds; it may be shorter than the axis."""
+    """`(x, condition)`: the slices of x along an axis where the condition holds; it may be shorter than the axis."""
     x, condition, out = e.buffer(step.reads[0]), e.buffer(step.reads[1]), e.buffer(step.writes[0])
     info, flags = (e.r.plan.buffers[b] for b in step.reads)
     axis = decode_attrs(step.attrs).axis
@@ -98,9 +98,9 @@ def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     """`(x)`: the elements of i64[n] are sizes.
 
-    Those that are known have to be what they are, the others no more than `most`.
+    Known sizes must match, the others must be at most `most`.
 
-    What has no elements needs no memory: there sizes may be larger.
+    Empty tensors need no memory: then sizes may be larger.
     """
     x, out, a = e.buffer(step.reads[0]), e.buffer(step.writes[0]), step.attrs
     elements = [e.support.load(e.b, x, 8 * at, I64) for at in range(len(a["defines"]))]
@@ -122,7 +122,7 @@ def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 
 
 def _check_known(e: RoutineEmitter, count: Any, axis: int, step: Step, k: int) -> None:
-    """Fail where an extent found now differs from that of another step."""
+    """Fail if an extent differs from the one that another step defined."""
     if not step.binds:
         e.require(count, e.sizes.of(e.r.plan.buffers[step.writes[0]].shape[axis]), k)
 
@@ -135,7 +135,7 @@ def _is_set(e: RoutineEmitter, x: Any, index: Any, dtype: str) -> Any:
         kind = _FLOATS[dtype]
         return e.b.fcmp_unordered("!=", e.b.load(e.b.bitcast(p, kind.as_pointer())), kind(0.0))
     bits = e.b.load(e.b.bitcast(p, _INTEGERS[size].as_pointer()))
-    if dtype in ("f16", "bf16"):  # without the sign, which zero may have
+    if dtype in ("f16", "bf16"):  # without the sign bit, which zero may have
         bits = e.b.and_(bits, I16(0x7FFF))
     return e.b.icmp_signed("!=", bits, _INTEGERS[size](0))
 

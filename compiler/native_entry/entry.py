@@ -1,7 +1,7 @@
 """The native entry of a model: its plan as one function, `int32_t occ_model_run(struct occ_call *)` (docs/native.md).
 
-Sizes, checks, memory, argument blocks, kernels, If, Scan and Loop are compiled code. What is none, such as operators on sequences, the host
-runs on a callback.
+Sizes, checks, memory, argument blocks, kernels, If, Scan and Loop are compiled code. The rest, such as operators on
+sequences, is run by the host on a callback.
 """
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
@@ -35,14 +35,14 @@ from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Manifest
 from occ.runtime.native.call import ABI, ENTRY, INPUTS, MOST_AXES, RANK_OF_VALUE, UNKNOWN, VERSION, symbol_names
 
-_COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # what a condition is, and when it does not hold
+_COMPARED = {"==": "!=", ">=": "<", "<=": ">"}  # the kind of a condition, and when it is violated
 
 
 def emit_entry(module: ir.Module, m: Manifest, abi: KernelAbi, bits: int = 64) -> None:
-    """Emit the facts of a model and its entry, if it can have one.
+    """Emit the metadata of a model, and its entry if possible.
 
     Args:
-        module: where to; kernels that it does not have are declared.
+        module: the destination; missing kernels are declared.
         m: the manifest.
         abi: of the kernels.
         bits: of an address.
@@ -75,7 +75,7 @@ def _emit(support: Support, m: Manifest, found: Sequence[Routine]) -> None:
 
 
 class _Entry:
-    """A function that binds sizes, checks them, and runs a routine: that which is exported, or one for certain extents."""
+    """A function that binds sizes, checks them, and runs a routine: the exported one, or one for specific extents."""
 
     def __init__(self, support: Support, m: Manifest, emitted: RoutineEmitter, fn: ir.Function) -> None:
         self.support, self.m, self.main, self.emitted, self.fn = support, m, emitted.r, emitted, fn
@@ -86,7 +86,7 @@ class _Entry:
         self._extents: dict[tuple[int, int], Any] = {}
 
     def emit(self, special: Sequence[ir.Function]) -> ir.Function:
-        """Emit it; those of `special` are asked first, and answer `INPUTS` where extents are not theirs."""
+        """Emit it; the functions in `special` are tried first, and return `INPUTS` if extents are not theirs."""
         b, load = self.b, self.support.load
         self._return_if(
             b.icmp_signed("!=", load(b, self.call, self.support.layout.call["abi"], I32), I32(ABI)), VERSION
@@ -110,7 +110,7 @@ class _Entry:
         self.symbols.update((name, self._extents[p]) for name, p in bound_symbols(self.m).items())
 
     def _check(self) -> None:
-        """Refuse extents that the model does not take; `detail` is the number of the condition, from 1 on."""
+        """Reject extents that the model does not accept; `detail` is the number of the condition, from 1."""
         b = self.b
         for number, c in enumerate(conditions(self.m), 1):
             left = i64(self._extents[c.input, c.axis] if c.left is None else self.sizes.of(c.left))
@@ -136,13 +136,13 @@ class _Entry:
                 self.support.store(self.b, i64(n), results, 8 * at)
 
     def _most(self, e: DimExpr) -> Any:
-        """The most that an extent can be; `UNKNOWN` if nothing bounds it."""
+        """The upper bound of an extent; `UNKNOWN` if there is none."""
         return UNKNOWN if symbols(e) & self.main.open else self.sizes.of(e)
 
     def _of_cases(self, c: Cases) -> list[Any]:
         """The extents of one of two shapes.
 
-        Where their ranks differ the rank, then room for as many as there can be.
+        If their ranks differ, the rank comes first, then space for the largest.
         """
         left, right = (i64(self.sizes.of(e)) for e in c.when)
         holds = self.b.icmp_signed("==", left, right)

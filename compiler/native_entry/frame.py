@@ -1,7 +1,7 @@
 """The frame of a routine: buffer descriptors and argument blocks, completed during the run.
 
-What is known at build time is in a template, which a run copies to its memory. Then it adds the address of the frame to
-the pointers that point into it, and fills in sizes and addresses of tensors; where, is in tables.
+A template holds everything known at build time, and a run copies it to its memory. The run then adds the frame's
+address to internal pointers, and fills in sizes and tensor addresses, at places listed in tables.
 """
 
 from __future__ import annotations
@@ -23,15 +23,15 @@ _PARTS = 64  # the arena after a frame is aligned
 
 @dataclass
 class Frame:
-    """A template and what has to be filled in.
+    """A template and the places to fill in.
 
     Attributes:
         template: the bytes, a multiple of 64 of them.
-        inside: offsets of pointers into the frame; their value is an offset until the run adds the frame's address.
-        sizes: offsets of i32 values, with what they are.
-        hosts: offsets of pointers to tensors, with the buffers that those are.
+        inside: offsets of pointers into the frame; they hold offsets until the run adds the frame's address.
+        sizes: offsets of i32 values, with their expressions.
+        hosts: offsets of pointers to tensors, with their buffers.
         blocks: offset of the argument block of each kernel step.
-        cuts: how many of `sizes` and `hosts` are known before each step that defines sizes, and in the end.
+        cuts: how many of `sizes` and `hosts` are known before each step that defines sizes, and at the end.
     """
 
     layout: Layout

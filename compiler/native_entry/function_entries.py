@@ -1,4 +1,4 @@
-"""Entries of single functions, for steps of control flow that the host runs: `int32_t occ_model_call(struct occ_call *)`."""
+"""Entries of single functions, for control flow run by the host: `int32_t occ_model_call(struct occ_call *)`."""
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
 # pyright: reportCallIssue=false
@@ -20,14 +20,14 @@ from occ.runtime.native.call import CALL, INPUTS, MEMORY, UNKNOWN
 
 
 def run_routine(b: Any, support: Support, call: Any, emitted: RoutineEmitter, given: Sequence[Any]) -> Any:
-    """Run a routine on the inputs, outputs and memory of a call; returns its code, or returns `MEMORY` at once."""
+    """Run a routine on the inputs, outputs and memory of a call; returns its code, or `MEMORY` immediately."""
     at, load = support.layout.call, support.load
     needed = b.call(emitted.size_fn, given)
     support.store(b, needed, call, at["needed"])
     with b.if_then(b.icmp_signed("<", load(b, call, at["capacity"], I64), needed), likely=False):
         b.ret(I32(MEMORY))
     pointers = [load(b, call, at[f]) for f in ("inputs", "outputs", "memory")]
-    # Callbacks are counted in it, and a plan for other extents may have refused these.
+    # It counts callbacks, and a plan for other extents may have rejected these.
     support.store(b, I32(0), call, at["detail"])
     before = None
     if support.abi is KernelAbi.HALIDE:
@@ -40,8 +40,10 @@ def run_routine(b: Any, support: Support, call: Any, emitted: RoutineEmitter, gi
 
 
 def emit_functions(support: Support, found: Sequence[RoutineEmitter]) -> None:
-    """`occ_model_call`: runs the function number `call.plan`. `call.extents` are the values of all symbols, and `call.results` is
-    given the extents of all outputs, as far as they are known: before it runs the upper bound of they.
+    """`occ_model_call`: runs function number `call.plan`.
+
+    `call.extents` holds the values of all symbols, and `call.results` receives all known extents of outputs: upper
+    bounds before it runs.
     """
     fn = ir.Function(support.module, ir.FunctionType(I32, [PTR]), CALL)
     (call,) = fn.args

@@ -23,9 +23,9 @@ _CONTROL = ("if", "loop", "scan", "map")
 
 
 def emit_host(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
-    """Have the host run a step.
+    """Ask the host to run a step.
 
-    Where it finds sizes, the host keeps its results until there is memory for them.
+    If it produces sizes, the host keeps its results until there is memory for them.
     """
     listed = step.reads if step.binds else [*step.reads, *step.writes]
     found = e.head.bitcast(e.head.alloca(I64, I32(max(len(step.binds), 1))), PTR)
@@ -37,7 +37,7 @@ def emit_host(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 
 
 def emit_output(e: RoutineEmitter, k: int) -> None:
-    """Have the host allocate an output whose extents nothing bounded before the run, unless its caller foresaw as much."""
+    """Ask the host to allocate an output of previously unbounded extents, unless the caller provided enough."""
     b = e.r.plan.buffers[e.r.plan.outputs[k]]
     shape = [upper(n, e.r.bounds) for n in b.shape]
     size = i64(e.sizes.of(nbytes(shape, b.dtype)))
@@ -68,7 +68,7 @@ def _numbers(e: RoutineEmitter, exprs: Sequence[DimExpr]) -> Any:
 
 
 def _symbols(e: RoutineEmitter) -> Any:
-    """Values of all symbols of the model, for functions that the host runs; `UNKNOWN` where there are none."""
+    """Values of all symbols of the model, for functions that the host runs; `UNKNOWN` if there are none."""
     made = e.head.bitcast(e.head.alloca(I64, I32(max(len(e.names), 1))), PTR)
     for at, name in enumerate(e.names):
         e.support.store(e.head, i64(e.sizes.known(name, UNKNOWN)), made, 8 * at)
@@ -93,7 +93,7 @@ def _asking(support: Support) -> ir.Function:
 
 
 def _output(support: Support) -> ir.Function:
-    """`i32 output(call, plan, number, bytes, sizes)`: 1 where there is room for an output."""
+    """`i32 output(call, plan, number, bytes, sizes)`: 1 if there is memory for an output."""
     if (known := support.module.globals.get("occ_output")) is not None:
         return known
     fn = support.internal("occ_output", ir.FunctionType(I32, [PTR, I32, I32, I64, PTR]))

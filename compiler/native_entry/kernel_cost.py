@@ -1,4 +1,4 @@
-"""What a kernel of a plan costs in a run: its bytes and operations, as expressions over sizes."""
+"""The run-time cost of a kernel: its bytes and operations, as expressions over sizes."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ def moved(plan: Plan, step: Step) -> list[DimExpr]:
 
 
 def cost(plan: Plan, step: Step) -> DimExpr:
-    """What tells whether a kernel is done before another thread would have begun.
+    """Estimates whether a kernel finishes before another thread would have started.
 
-    That is its arithmetic operations, and elements that it writes, which is all that a copy does. Of operations beyond one for
-    each byte that it reads and writes a fifth counts: what products do in registers is that much faster (Zen 4: 65,000 take 0.8 us
+    That is its arithmetic operations plus the elements that it writes, which is all that a copy does. Operations beyond
+    one per byte read and written count a fifth: products in registers are that much faster (Zen 4: 65,000 take 0.8 us
     on one thread, and 1.2 us on two).
     """
     work: DimExpr = ["min", step.operations, ["+", ["//", step.operations, 5], *moved(plan, step)]]

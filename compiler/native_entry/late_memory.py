@@ -1,6 +1,7 @@
 """Run-time allocation in the native entry, for tensors whose size is known only during the run.
 
-A caller gives memory before a run. Where a step finds a size that nothing bounds, tensors of that size get theirs when it is known.
+A caller provides memory before a run. If a step produces an unbounded size, tensors of that size are allocated once it
+is known.
 """
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
@@ -16,16 +17,16 @@ from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I64, PTR
 from occ.runtime.buffers import ALIGNMENT
 
-_FIRST_ROOM = 4096  # bytes that a growing buffer has at first
+_FIRST_ROOM = 4096  # initial bytes of a growing buffer
 
 
 class LateMemory:
-    """The pieces that a routine has from the heap, to return when it ends.
+    """The heap allocations of a routine, freed when it ends.
 
     Args:
         support: what all routines share.
-        head: where the routine begins.
-        count: of pieces at most.
+        head: the start of the routine.
+        count: maximum number of allocations.
     """
 
     def __init__(self, support: Support, head: ir.IRBuilder, count: int) -> None:
@@ -36,35 +37,35 @@ class LateMemory:
             support.store(head, ir.Constant(PTR, None), cell, 0)
 
     def take(self, b: ir.IRBuilder, call: Any, here: Any, size: Size, room: Size) -> tuple[Any, Any, int]:
-        """Memory from `here` on if the caller gave as much, with `room` after it, and from the heap otherwise.
+        """Memory from `here` on if the caller provided enough, with `room` after it, otherwise from the heap.
 
         Returns:
-            The address, null if there is none; where the rest begins; the number of the piece.
+            The address, null if there is none; the start of the remaining memory; the index of the allocation.
         """
         cell, self._taken = self._cells[self._taken], self._taken + 1
-        size = b.add(i64(size), I64(ALIGNMENT))  # vectors may be read from past the last tensor
+        size = b.add(i64(size), I64(ALIGNMENT))  # vectors may read past the last tensor
         got = b.call(self._taking(), [call, here, size, i64(room), cell])
         rest = b.select(b.icmp_unsigned("==", got, here), b.gep(here, [size]), here)
         return got, rest, self._taken - 1
 
     def growing(self, head: ir.IRBuilder) -> GrowingBuffer:
-        """A buffer for which room is made as it is filled, empty where `head` is at."""
+        """A buffer that grows as it is filled, empty at `head`."""
         self._taken += 1
         return GrowingBuffer(self._support, head, self._cells[self._taken - 1])
 
     def give_back(self, b: ir.IRBuilder, piece: int) -> None:
-        """Give a piece back, if it is from the heap."""
+        """Free an allocation, if it is from the heap."""
         free = self._support.external("free", ir.FunctionType(ir.VoidType(), [PTR]))
         b.call(free, [self._support.load(b, self._cells[piece], 0)])
         self._support.store(b, ir.Constant(PTR, None), self._cells[piece], 0)
 
     def give_all_back(self, b: ir.IRBuilder) -> None:
-        """Give all pieces back."""
+        """Free all allocations."""
         for piece in range(len(self._cells)):
             self.give_back(b, piece)
 
     def _taking(self) -> ir.Function:
-        """`ptr take(call, here, size, room, cell)`; what the heap gave is noted in the cell, and in `call.needed`."""
+        """`ptr take(call, here, size, room, cell)`; a heap allocation is recorded in the cell, and in `call.needed`."""
         s = self._support
         if (known := s.module.globals.get("occ_take")) is not None:
             return known
@@ -85,12 +86,12 @@ class LateMemory:
 
 
 class GrowingBuffer:
-    """A buffer on the heap that doubles when it is full.
+    """A heap buffer that doubles when it is full.
 
     Args:
         support: what all routines share.
         head: where it is empty.
-        cell: of the address, null at first; who has it gives the memory back.
+        cell: of the address, null at first; its owner frees the memory.
     """
 
     def __init__(self, support: Support, head: ir.IRBuilder, cell: Any) -> None:
@@ -99,18 +100,18 @@ class GrowingBuffer:
         support.store(head, I64(0), self._capacity, 0)
 
     def room(self, b: ir.IRBuilder, used: Any, size: Size) -> Any:
-        """Address of room for bytes after those that are used; null if there is none."""
+        """Address of space for bytes after the used ones; null if there is none."""
         return b.call(self._growing(), [self._cell, self._capacity, used, i64(size)])
 
     def release(self, b: ir.IRBuilder, target: Any, used: Any) -> None:
-        """Copy what it has to other memory, and give its own back."""
+        """Copy its contents to other memory, and free it."""
         s = self._support
         s.memcpy(b, target, s.load(b, self._cell, 0), used)
         b.call(s.external("free", ir.FunctionType(ir.VoidType(), [PTR])), [s.load(b, self._cell, 0)])
         s.store(b, ir.Constant(PTR, None), self._cell, 0)
 
     def _growing(self) -> ir.Function:
-        """`ptr grow(cell, capacity, used, size)`: twice the capacity if need be."""
+        """`ptr grow(cell, capacity, used, size)`: doubles the capacity if necessary."""
         s = self._support
         if (known := s.module.globals.get("occ_grow")) is not None:
             return known
@@ -119,7 +120,7 @@ class GrowingBuffer:
         b = s.builder(fn)
         old, has = s.load(b, cell, 0), s.load(b, capacity, 0, I64)
         end = b.add(used, size)
-        with b.if_then(b.icmp_signed(">=", end, has), likely=False):  # one that has none yet, for nothing, too
+        with b.if_then(b.icmp_signed(">=", end, has), likely=False):  # an empty one also allocates for zero bytes
             larger = b.select(b.icmp_signed(">", end, b.mul(has, I64(2))), end, b.mul(has, I64(2)))
             larger = b.and_(b.add(larger, I64(_FIRST_ROOM + ALIGNMENT - 1)), I64(-ALIGNMENT))
             made = s.allocate(b, larger)

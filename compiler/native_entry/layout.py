@@ -29,14 +29,14 @@ class Layout:
 
     @classmethod
     def of(cls, bits: int) -> Layout:
-        """Of machines with addresses of 32 or 64 bits, on which all numbers are aligned to their size."""
+        """For machines with 32-bit or 64-bit addresses, with all numbers aligned to their size."""
         pointer = bits // 8
         buffer = _offsets(HalideBuffer, pointer)
         return cls(pointer, _offsets(EntryCall, pointer), buffer, buffer[""])
 
 
 def _offsets(struct: type[ctypes.Structure], pointer: int) -> dict[str, int]:
-    """Offsets of the fields, by name; under the empty name the size of all."""
+    """Offsets of the fields, by name; the total size under the empty name."""
     made, at, most = dict[str, int](), 0, 1
     for name, kind in _fields(struct):
         size = pointer if kind is ctypes.c_void_p or hasattr(kind, "contents") else ctypes.sizeof(kind)

@@ -27,7 +27,7 @@ def for_loop(b: ir.IRBuilder, start: Any, stop: Any, step: int, carried: Sequenc
 def while_loop(
     b: ir.IRBuilder, start: Any, step: int, carried: Sequence[Any], holds: Callable[[Any, list[Any]], Any], body: Body
 ) -> tuple[Any, list[Any]]:
-    """A loop while `holds(index, carried)`, an i1; returns the index and the carried values for which it does not."""
+    """A loop while `holds(index, carried)`, an i1; returns the index and carried values at its end."""
     entry = b.block
     head, inside, done = (b.append_basic_block(name) for name in ("head", "body", "done"))
     b.branch(head)
@@ -52,7 +52,7 @@ def while_loop(
 
 
 def unless_empty(b: ir.IRBuilder, cond: Any, body: Callable[[], None]) -> None:
-    """Run `body` where `cond` holds."""
+    """Run `body` if `cond` holds."""
     inside, done = b.append_basic_block("then"), b.append_basic_block("endif")
     b.cbranch(cond, inside, done)
     b.position_at_end(inside)

@@ -1,7 +1,7 @@
 """Model metadata for C programs: `occ_model_facts`, which runtime/c/facts.h reads.
 
 A block of bytes next to the native entry, made from the same manifest: names, element types and extents of inputs and
-outputs, where weights are, what a failed condition means, and the nodes of each step.
+outputs, locations of weights, meanings of failed conditions, and the nodes of each step.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from occ.runtime.dims import DimExpr, symbols, text
 from occ.runtime.manifest import Manifest, Plan, TensorInfo
 
 MAGIC, VERSION = 0x4643434F, 2
-_RANK_OF_A_RUN = 1 << 31  # beside the element type of an output whose rank sizes decide
-_EXTENTS_OF_A_RUN = 1 << 30  # and of one whose extents the data decide
+_RANK_OF_A_RUN = 1 << 31  # flag on the element type of an output whose rank sizes decide
+_EXTENTS_OF_A_RUN = 1 << 30  # and of one with data-dependent extents
 _HEAD = struct.Struct("<8I10I")
 
 # The order of occ_dtype in runtime/c/occ.h, from 1 on.
@@ -27,7 +27,7 @@ DTYPES = (
 
 
 class _Block:
-    """Bytes under construction; what refers to others is written after them."""
+    """Bytes under construction; referenced data is written before references to it."""
 
     def __init__(self) -> None:
         self.data = bytearray(_HEAD.size)

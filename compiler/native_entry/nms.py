@@ -19,14 +19,14 @@ from occ.compiler.native_entry.types import FLOAT, I1, I64, PTR
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.manifest import Step
 
-_EDGES = 5  # numbers that are known of a box: two low corners, two high ones, its area
+_EDGES = 5  # numbers per box: two low corners, two high ones, its area
 _BOX = 4 * _EDGES
 
 
 def emit_suppression(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
-    """`(boxes, scores, limit, overlap, least) -> i64[count, 3]`: of each class the best box, the best that it does not overlap, ...
+    """`(boxes, scores, limit, overlap, least) -> i64[count, 3]`: per class the best box, the best other one, ...
 
-    The scratch memory of the step has the numbers of the boxes that are left of a class, then the edges of all boxes of a batch.
+    The step's scratch memory holds the numbers of a class's remaining boxes, then the edges of all boxes of a batch.
     """
     boxes, scores, limit, overlap, least = [*step.reads, -1, -1, -1][:5]
     batches, classes, n = (e.sizes.of(d) for d in e.r.plan.buffers[scores].shape)
@@ -92,8 +92,8 @@ def _measure(support: Support, *, centred: bool) -> Any:
 def _choose(support: Support) -> Any:
     """`i64 choose(scores, n, limit, overlap, least, filtered, edges, left, out, batch, label, count)`: the boxes of one class.
 
-    Writes rows from `count` on, and returns the number of the row after them. Boxes are taken from a heap, the best first, and
-    compared with those that are chosen: of many boxes few are looked at where the limit is low.
+    Writes rows from `count` on, and returns the next row's number. Boxes are taken from a heap, best first, and
+    compared with the selected ones: with a low limit, few boxes are examined.
     """
     name = "occ_choose_boxes"
     if (known := support.module.globals.get(name)) is not None:
@@ -150,9 +150,9 @@ def _choose(support: Support) -> Any:
 
 
 def _sift(support: Support) -> Any:
-    """`void sift(scores, heap, n, at)`: moves an element of a heap of boxes down to its place.
+    """`void sift(scores, heap, n, at)`: moves an element of a heap of boxes down to its position.
 
-    The best is the first: of equal scores the box that comes before, as in a stable sort; NaN is the worst.
+    The best comes first: among equal scores the earlier box, as in a stable sort; NaN is worst.
     """
     fn = support.internal("occ_sift_box", ir.FunctionType(ir.VoidType(), [PTR, PTR, I64, I64]))
     scores, heap, n, start = fn.args
@@ -194,9 +194,9 @@ def _edges(support: Support, b: ir.IRBuilder, edges: Any, k: Any) -> list[Any]:
 
 
 def _fits(b: ir.IRBuilder, x: Sequence[Any], y: Sequence[Any], overlap: Any) -> Any:
-    """Whether the common part of two boxes is no more than `overlap` of what they cover together.
+    """Whether the intersection of two boxes is at most `overlap` of their union.
 
-    It is not compared where they are apart, as most are, or one has no area.
+    The comparison is skipped if they are disjoint, as most are, or one has no area.
     """
     zero = FLOAT(0.0)
     across, down = (b.fsub(_least(b, x[j + 2], y[j + 2]), _most(b, x[j], y[j])) for j in (0, 1))

@@ -1,4 +1,4 @@
-"""Which results of steps can be written where they have to be in the end, and which are copied there."""
+"""Which step results can be written to their final place, and which are copied there."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from occ.runtime.signature import numpy_dtype
 
 
 def written_before_sized(r: Routine) -> dict[int, DimExpr]:
-    """Storages of outputs that steps write before there is memory for the output, and their bytes.
+    """Storages of outputs that steps write before the output has memory, and their bytes.
 
-    Such is the result of a Compress of which a Reshape to a shape of the run is the output: the data decide both, one after
-    the other. What is written is copied into the output in the end.
+    An example is the result of a Compress whose Reshape to a run-time shape is the output: data decide both, one after
+    the other. The storage is copied into the output at the end.
     """
     phases = list(accumulate(bool(step.binds) for step in r.plan.steps))
     sized = {
@@ -32,7 +32,7 @@ def written_before_sized(r: Routine) -> dict[int, DimExpr]:
 
 
 def is_aligned(b: Buffer) -> bool:
-    """Whether rows of a tensor of that shape in order all begin at aligned addresses."""
+    """Whether all rows of a tensor of that shape start at aligned addresses."""
     size = numpy_dtype(b.dtype).itemsize
     for n in b.shape:
         if not isinstance(n, int):

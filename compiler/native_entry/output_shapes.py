@@ -12,10 +12,10 @@ from occ.runtime.native.call import MOST_AXES
 
 @dataclass(frozen=True)
 class Cases:
-    """The shape of a result whose rank depends on input sizes, or whose extents no expression states.
+    """The shape of a result whose rank depends on input sizes, or whose extents have no expression.
 
     Attributes:
-        when: two sizes; where they are equal the result has the shape `then`, else `otherwise`.
+        when: two sizes; if they are equal the result has the shape `then`, otherwise `otherwise`.
     """
 
     when: tuple[DimExpr, DimExpr]
@@ -28,7 +28,7 @@ class Cases:
 class Row:
     """Position of an output's extents among the results of a call.
 
-    `at` is the first one; `ranked`: after their number.
+    `at` is the first one; `ranked`: they follow their number.
     """
 
     at: int
@@ -46,7 +46,7 @@ def result_rows(m: Manifest) -> list[Row]:
 
 
 def open_outputs(m: Manifest) -> list[str]:
-    """Outputs whose rank depends on sizes, or whose extents on data, each with the node that decides."""
+    """Outputs whose rank depends on sizes, or whose extents depend on data, each with the deciding node."""
     shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
     found: list[str] = []
     for b, info in zip(m.plan.outputs, m.outputs, strict=True):

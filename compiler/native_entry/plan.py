@@ -14,7 +14,7 @@ from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Function, Plan
 from occ.runtime.signature import numpy_dtype
 
-_SPECIAL = "@"  # what names of routines begin with that are no functions
+_SPECIAL = "@"  # prefix of routine names that are not functions
 
 
 HANDLE_BYTES = 8  # of a value that the host keeps
@@ -25,7 +25,7 @@ class Slot:
     """Bytes that a routine needs during some of its steps, `first` to `last`.
 
     Attributes:
-        phase: from which on the size is known: how many steps have found sizes that nothing bounds.
+        phase: from which its size is known: the number of steps so far that have produced unbounded sizes.
     """
 
     size: DimExpr
@@ -40,7 +40,7 @@ class Inner:
 
     Attributes:
         name: of the function.
-        env: what its symbols are in terms of those of the caller; those that no argument shows are the same there.
+        env: its symbols in terms of the caller's; those that no argument shows are the same there.
     """
 
     name: str
@@ -54,23 +54,23 @@ class Routine:
     Attributes:
         name: of the function, empty for the main plan.
         function: signature, plan and constraints.
-        symbols: sizes that it gets.
+        symbols: sizes that it receives.
         slots: memory that it needs.
         slot_of: storage -> its slot.
         output_of: storage -> the output whose memory it is.
-        double_buffers: of each scan and loop, two slots for each state, of which iterations read one and write the other; of loops then
-            two slots for the number of the iteration and the condition before it, and one for the condition after it.
-        staging: of each scan and loop, a slot for each scanned result whose slices are not aligned, as kernels want what they
-            write to be; None for the others.
-        scratch: of some host steps, a slot.
-        inner: of each step, the functions that it runs.
-        cases: outputs whose shape is one of two; an If gives them.
-        bounds: sizes that the data decide, each with its upper bound; a step of the routine defines it. A size that nothing
-            bounds is its own bound.
-        phases: how many steps have found sizes when each of `bounds` is known, itself included.
+        double_buffers: for each scan and loop, two slots per state, which iterations read and write alternately; for
+        loops then two slots for the iteration number and the preceding condition, and one for the following condition.
+        staging: for each scan and loop, a slot per scanned result with unaligned slices, as kernels need aligned
+        outputs; None for the others.
+        scratch: a slot for some host steps.
+        inner: the functions that each step runs.
+        cases: outputs with one of two shapes, results of an If.
+        bounds: data-dependent sizes, each with its upper bound; a step of the routine defines it. An unbounded size is
+        its own bound.
+        phases: how many steps have produced sizes when each of `bounds` is known, itself included.
         host: the steps that the host runs, each with the reason.
-        by_host: the host runs it, for a step of control flow that is its own.
-        rows: of each output of the model, where its extents are among the results of a call.
+        by_host: whether the host runs it, for control flow of its own.
+        rows: for each output of the model, the position of its extents among the results of a call.
     """
 
     name: str
@@ -92,7 +92,7 @@ class Routine:
 
     @property
     def is_main(self) -> bool:
-        """Whether it is the plan of the model, or that for certain extents, rather than a function."""
+        """Whether it is the model's plan, or one for specific extents, rather than a function."""
         return not self.name or self.name.startswith(_SPECIAL)
 
     @property
@@ -101,12 +101,12 @@ class Routine:
 
     @property
     def open(self) -> set[str]:
-        """Sizes that the data decide and that nothing bounds."""
+        """Data-dependent sizes without a bound."""
         return {name for name, most in self.bounds.items() if most == name}
 
     @property
     def growing(self) -> int:
-        """Number of results of loops that grow with each iteration, since nothing bounds the number of those."""
+        """Number of loop results that grow with each iteration, since the trip count has no bound."""
         loops = [s for k, s in enumerate(self.plan.steps) if s.kind == "loop" and k not in self.host]
         return sum(name in self.open for s in loops for _, _, name in s.binds)
 
@@ -115,7 +115,7 @@ class Routine:
         return max((self.phases[s] for s in symbols(e) if s in self.phases), default=0)
 
     def outputs_of_phase(self, phase: int) -> list[int]:
-        """Outputs that nothing bounds before a run, whose extents are known or bounded from a phase on."""
+        """Outputs without bounds before a run, whose extents are known or bounded from a phase on."""
         found: list[int] = []
         for k, b in enumerate(map(self.plan.buffers.__getitem__, self.plan.outputs)):
             e = ["+", *(upper(n, self.bounds) for n in b.shape), 0]
@@ -125,20 +125,20 @@ class Routine:
 
     @property
     def returned_sizes(self) -> list[str]:
-        """Sizes that the data decide which callers need: they get them, besides the results that have them."""
+        """Data-dependent sizes that callers need: they are returned in addition to the results that have them."""
         shapes = [] if self.is_main else [self.plan.buffers[b].shape for b in self.plan.outputs]
         return sorted({s for shape in shapes for e in shape for s in symbols(e)} & self.bounds.keys())
 
 
 def special_name(k: int) -> str:
-    """The name of the routine for the extents of a plan besides the main one."""
+    """The name of the routine for the extents of an additional plan."""
     return f"{_SPECIAL}{k}"
 
 
 def is_handle(b: Buffer) -> bool:
-    """Whether a buffer is the number of a value that the host keeps.
+    """Whether a buffer holds the number of a value that the host keeps.
 
-    Such are sequences, optionals, maps, texts, and tensors of unknown rank.
+    Such values are sequences, optionals, maps, strings, and tensors of unknown rank.
     """
     return b.opaque or b.dtype == "str"
 
@@ -154,7 +154,7 @@ def nbytes(shape: Sequence[DimExpr], dtype: str) -> DimExpr:
 
 
 def put(e: DimExpr, env: Mapping[str, DimExpr]) -> DimExpr:
-    """An expression with others instead of its symbols."""
+    """An expression with its symbols replaced by others."""
     if isinstance(e, str):
         return env.get(e, e)
     return e if isinstance(e, int) else [e[0], *(put(a, env) for a in e[1:])]

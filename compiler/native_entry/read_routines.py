@@ -1,7 +1,7 @@
-"""The routines of a model: how its plan, and the functions that control flow runs, become the native entry.
+"""Translates the plan of a model, and the functions of its control flow, to routines of the native entry.
 
-Kernels, copies, If, Scan and Loop over tensors, and a few operators that find sizes, are compiled. Other steps are run by the host, which
-the entry calls back.
+Kernels, copies, If, Scan and Loop over tensors, and a few operators that produce sizes, are compiled. Other steps are
+run by the host through callbacks.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from occ.runtime.native.call import MOST_AXES
 
 _NAMED = 5  # problems that an error lists
 _KINDS = ("kernel", "copy", "if", "scan", "loop")
-# Operands that a step may lack, by its kind, or by its name where that is `host`.
+# Optional operands of a step, by its kind, or by its name if that is `host`.
 _OPTIONAL = {"loop": range(2), "NonMaxSuppression": range(2, 5)}
 
 
@@ -28,11 +28,11 @@ _BODIES = {"if": ("then_branch", "else_branch"), **dict.fromkeys(("loop", "scan"
 
 
 class Unsuitable(Exception):
-    """A plan has something that compiled code does not do; the text says what, with the nodes."""
+    """A plan needs something that compiled code does not support; the text lists it, with the nodes."""
 
 
 def routines(m: Manifest) -> list[Routine]:
-    """The routines of a model, what is called before its callers.
+    """The routines of a model, callees before callers.
 
     Raises:
         Unsuitable: it cannot have an entry.
@@ -50,7 +50,7 @@ def without_host(m: Manifest) -> str:
 
 
 def host_steps(m: Manifest) -> list[str]:
-    """What of a model needs Python, node by node; nothing if compiled code does all of it."""
+    """The parts of a model that need Python, node by node; empty if compiled code does all of it."""
     made, problems = _read(m)
     found = [f"node `{_nodes(r.plan.steps[k])}` {why}" for r in made for k, why in r.host.items()]
     found += [f"node `{_nodes(s)}` finds a size that nothing bounds" for r in made for s in _open_steps(r)]
@@ -117,7 +117,7 @@ class _Reader:
         return r
 
     def _outputs(self, r: Routine) -> None:
-        """A storage that no kernel writes, but control flow, may be an output as it is.
+        """A storage that only control flow writes may be an output unchanged.
 
         The first that shows it.
         """
@@ -137,7 +137,7 @@ class _Reader:
             self._by_host(r, k, step, str(why))
 
     def _by_host(self, r: Routine, k: int, step: Step, why: str) -> None:
-        """Have the host run a step, and functions through their own entries."""
+        """Let the host run a step, and functions through their own entries."""
         if step.kind == "kernel":
             self.problems.append(f"node `{_nodes(step)}` {why}")
             return
@@ -151,7 +151,7 @@ class _Reader:
         """Read a step that is compiled.
 
         Raises:
-            Unsuitable: it is none.
+            Unsuitable: it is not supported.
         """
         used = [*step.reads, *step.writes]
         buffers = r.plan.buffers
@@ -177,7 +177,7 @@ class _Reader:
             case "host":
                 if any(buffers[b].strides for b in used):
                     raise Unsuitable("has operands or results that do not lie dense")
-                # a size that was known before is not bound: the step checks it
+                # a size that was already known is not bound: the step checks it
                 for (_, _, name), most in zip(step.binds, HOST[step.name](step, buffers), strict=False):
                     r.bounds[name] = name if most == LARGEST else upper(most, r.bounds)
                 if step.name in SCRATCH:
@@ -215,7 +215,7 @@ class _Reader:
             r.bounds[name] = upper(["max", then, other], r.bounds)
 
     def _cased(self, r: Routine, step: Step) -> dict[int, int]:
-        """Results of an If with one of two shapes, with the model outputs that they are."""
+        """Results of an If with one of two shapes, with the model outputs that they become."""
         if not r.is_main or step.kind != "if" or "when" not in step.attrs:
             return {}
         bound = {step.writes[k] for k, _, _ in step.binds}
@@ -230,7 +230,7 @@ class _Reader:
         return plan.buffers[plan.outputs[place]]
 
     def _decided(self, inner: Inner, place: int) -> set[int]:
-        """The axes of a result of a function whose extents the data decide in it."""
+        """The axes with data-dependent extents in a function's result."""
         bounds = self.done[inner.name].bounds.keys()
         return {axis for axis, e in enumerate(self._result(inner, place).shape) if symbols(e) & bounds}
 
@@ -243,7 +243,7 @@ class _Reader:
         if any(map(is_handle, sequences)):
             raise Unsuitable("scans what is no plain tensor")
         if any((*(a.scan_input_axes or ()), *(a.scan_output_axes or ()))) or not sequences:
-            raise Unsuitable("scans along other axes than the first")  # whose slices are no contiguous bytes
+            raise Unsuitable("scans along other axes than the first")  # whose slices are not contiguous
         self._iterations(r, k, step, states, [*states, *map(_slice, sequences), *captures], [])
 
     def _loop(self, r: Routine, k: int, step: Step) -> None:
@@ -264,13 +264,13 @@ class _Reader:
     def _iterations(
         self, r: Routine, k: int, step: Step, states: Sequence[Buffer], given: Sequence[Buffer], first: Sequence[Buffer],
     ) -> None:  # fmt: skip
-        """What Scan and Loop have in common: a body over states, which adds a slice to each scanned result.
+        """The common part of Scan and Loop: a body over states that adds a slice to each scanned result.
 
         Args:
             r, k, step: the step of a routine.
-            states: before the first iteration.
-            given: what the body is given.
-            first: what it returns before the states.
+            states: initial values.
+            given: arguments of the body.
+            first: its results before the states.
         """
         writes = [r.plan.buffers[b] for b in step.writes]
         if any(_kind(s) != _kind(w) for s, w in zip(states, writes, strict=False)):
@@ -294,7 +294,7 @@ class _Reader:
     ) -> Inner:  # fmt: skip
         """A function on operands.
 
-        `writes` are None where any shape fits, and `found` axes of results whose extents the caller has it find.
+        `writes` are None if any shape is allowed, and `found` axes of results whose extents the function reports.
         """
         f = self.m.functions[name]
         self.routine(name, f)
@@ -315,7 +315,7 @@ class _Reader:
         return inner
 
     def _place(self, r: Routine) -> None:
-        """Give a slot to what is in no memory of the caller, for as long as steps touch it."""
+        """Assign a slot to buffers outside of the caller's memory, for as long as steps use them."""
         end = len(r.plan.steps)
         touched: dict[int, list[int]] = {}
         for k, step in enumerate(r.plan.steps):
@@ -343,7 +343,7 @@ class _Reader:
 
 
 def _slice(b: Buffer) -> Buffer:
-    """A tensor along whose first axis another one goes."""
+    """A tensor whose slices along the first axis another one holds."""
     return Buffer(b.dtype, b.shape[1:], b.storage)
 
 
@@ -378,7 +378,7 @@ def _needed(r: Routine, m: Manifest) -> set[str]:
 
 
 def _given(step: Step, m: Manifest) -> set[str]:
-    """Sizes that functions which the host runs take from their caller: no argument shows them."""
+    """Sizes that functions run by the host take from their caller: no argument shows them."""
     found: set[str] = set()
     for f in (m.functions[step.attrs[body]] for body in _BODIES.get(step.kind, ())):
         shown = {e for i in f.inputs if i.kind == "tensor" for e in i.shape if isinstance(e, str)}

@@ -1,7 +1,7 @@
 """Emits a routine of the native entry: `i32 routine(call, inputs, outputs, memory, sizes...)`.
 
-Its memory holds the frame, then the arena, then what the functions that it runs need. A step that fails is noted in the
-call, and its kind of failure returned.
+Its memory holds the frame, then the arena, then what its functions need. A step that fails is recorded in the call, and
+its kind of failure returned.
 """
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
@@ -42,13 +42,13 @@ class RoutineEmitter:
     """Emits one routine.
 
     Args:
-        support: what all routines of the module share.
+        support: shared by all routines of the module.
         r: the routine.
-        index: its number in failures: 0 for the main plan, else 1 + the position among the sorted names of functions.
+        index: its number in failures: 0 for the main plan, otherwise 1 + the position among the sorted function names.
         dims: the symbols of the model.
-        others: routines that are emitted, by name.
-        emitters: of steps that are no kernels and copies, by kind, or by name where that is `host`.
-        host: of requests to the host.
+        others: already emitted routines, by name.
+        emitters: of steps other than kernels and copies, by kind, or by name if that is `host`.
+        host: emits requests to the host.
         names: all symbols, in the order in which the host gets their values.
     """
 
@@ -90,11 +90,11 @@ class RoutineEmitter:
     # memory
 
     def _is_late(self, inner: Inner) -> bool:
-        """Whether a function needs memory of a size that nothing bounds before a run."""
+        """Whether a function needs memory of a size without a bound before a run."""
         return any(symbols(upper(e, self.r.bounds)) & self.r.open for e in inner.env.values())
 
     def _arena(self, sizes: Sizes, most: Lift = _as_it_is, phase: int = 0) -> tuple[dict[int, Size], Size]:
-        """Offset of each slot of a phase in its arena, and the size of that."""
+        """Offset of each slot of a phase in its arena, and the arena's size."""
         offsets: dict[int, Size] = {}
         ends: dict[int, Size] = {}
         rows = self._orders.get(phase, [])
@@ -117,24 +117,24 @@ class RoutineEmitter:
         b.ret(i64(self._room(sizes, _as_it_is)))
 
     def _room(self, sizes: Sizes, most: Lift) -> Size:
-        """Bytes of memory that a run needs; without what it takes when a size is found that nothing bounds.
+        """Bytes of memory that a run needs; without allocations for unbounded sizes.
 
         Args:
             sizes: where expressions are emitted.
-            most: turns an expression over the symbols of this routine into one that `sizes` knows, and that is never less.
+            most: turns an expression over this routine's symbols into an upper bound that `sizes` can evaluate.
         """
         _, arena = self._arena(sizes, most)
         return sizes.plus(sizes.plus(arena, self._inner_room(sizes, most)), len(self.frame.template))
 
     def _inner_room(self, sizes: Sizes, most: Lift) -> Size:
         """Bytes that the functions need, of which one runs at a time."""
-        room: Size = ALIGNMENT  # vectors may be read from past the last tensor
+        room: Size = ALIGNMENT  # vectors may read past the last tensor
         for inner in (i for row in self.r.inner.values() for i in row if not self._is_late(i)):
             callee = self.others[inner.name]
             given = [inner.env[s] for s in callee.r.symbols]
             if most is _as_it_is and not any(symbols(e) & self.r.bounds.keys() for e in given):
                 need = sizes.b.call(callee.size_fn, [i64(sizes.of(e)) for e in given])
-            else:  # the data decide sizes, of which the most is known
+            else:  # data-dependent sizes with known upper bounds
                 need = callee._room(sizes, lambda e, env=inner.env: most(upper(put(e, env), self.r.bounds)))
             room = sizes.max(room, need)
         return room
@@ -227,14 +227,14 @@ class RoutineEmitter:
             self._once_sized = []
 
     def _go_on(self, found: Mapping[str, Any]) -> None:
-        """Begin the next phase: a step has found sizes, of which those of the steps after it are made."""
+        """Begin the next phase: a step has produced sizes that later steps use."""
         self._split(found)
         self._phase += 1
         self._known |= found.keys()
         self._begin(self._phase)
 
     def _split(self, found: Mapping[str, Any]) -> None:
-        """Emit what comes in a head of its own, after all steps so far."""
+        """Emit the following in a separate head, after all steps so far."""
         head, steps = (self.fn.append_basic_block(n) for n in ("head", "steps"))
         self.b.branch(head)
         self.head.branch(self._steps)
@@ -242,7 +242,7 @@ class RoutineEmitter:
         self.sizes.go_on(self.head, found)
 
     def _begin(self, phase: int) -> None:
-        """Complete the frame, and check what the plan assumes, as far as sizes are known and were not before."""
+        """Complete the frame, and check the plan's assumptions, as far as sizes are newly known."""
         if phase in self._orders and phase:
             self._take_arena(phase)
         if late := self.r.outputs_of_phase(phase):
@@ -262,7 +262,7 @@ class RoutineEmitter:
                 self.require(self.sizes.of(c.lhs), self.sizes.of(c.rhs), -1, self.r.function.constraints.index(c))
 
     def _store_results(self) -> None:
-        """The extents of outputs, now that they are known; before the run the caller was given their upper bounds."""
+        """The extents of outputs, now that they are known; before the run the caller got upper bounds."""
         results = self.support.load(self.b, self.call, self.support.layout.call["results"])
         for k, index in enumerate(self.r.plan.outputs):
             if k in self.r.cases:
@@ -315,7 +315,7 @@ class RoutineEmitter:
     # for steps
 
     def once_sized(self, emit: Callable[[], None]) -> None:
-        """Have something emitted where there is memory for results whose sizes the step at work defines."""
+        """Register code to emit once there is memory for results whose sizes the current step defines."""
         self._once_sized.append(emit)
 
     def copy(self, target: Any, source: Any, size: Size) -> None:
@@ -325,7 +325,7 @@ class RoutineEmitter:
         self.support.memcpy(self.b, target, source, size)
 
     def require(self, a: Size, b: Size, step: int, constraint: int = 0) -> None:
-        """Fail where two sizes are not equal; of step -1, one that the routine assumes."""
+        """Fail if two sizes are not equal; step -1 means an assumption of the routine."""
         if isinstance(a, int) and isinstance(b, int):
             if a != b:
                 self.fail_if(I1(1), MISFIT, step, I32(constraint), i64(a), i64(b))
@@ -334,11 +334,11 @@ class RoutineEmitter:
             self.fail_if(differ, MISFIT, step, I32(constraint), i64(a), i64(b))
 
     def require_that(self, cond: Any, step: int) -> None:
-        """Fail where sizes are not as the plan expects them."""
+        """Fail if sizes differ from the plan's assumptions."""
         self.fail_if(self.b.not_(cond), MISFIT, step, I32(0))
 
     def run(self, name: str, env: Mapping[str, Any], inputs: Sequence[Any], outputs: Sequence[Any]) -> dict[str, Any]:
-        """Call another routine; `env` are its symbols in terms of those here. Returns the sizes that it defines."""
+        """Call another routine, with its symbols by `env` in terms of the current ones; returns the sizes it defines."""
         callee = self.others[name]
         given = [i64(self.sizes.of(env[s])) for s in callee.r.symbols]
         returned = {s: self.head.bitcast(self.head.alloca(I64), PTR) for s in callee.r.returned_sizes}

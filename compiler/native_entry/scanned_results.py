@@ -1,4 +1,4 @@
-"""Results of Loop and Scan that have a slice for each iteration, along their first axis."""
+"""Results of Loop and Scan with a slice per iteration, along their first axis."""
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
 # pyright: reportCallIssue=false
@@ -26,14 +26,14 @@ def slice_bytes(e: RoutineEmitter, index: int) -> Any:
 class ScannedResult:
     """A result to which each iteration adds a slice.
 
-    Slices that are not aligned, as kernels want what they write to be, are written to a slot and copied. A result whose length
-    nothing bounds grows, and is copied to its memory once the number of iterations is known.
+    Unaligned slices, which kernels cannot write, go to a staging slot and are copied. A result of unbounded length
+    grows, and is copied to its memory once the number of iterations is known.
 
     Args:
         e: the routine.
-        k, step: that it is a result of.
-        place: of the result in the step.
-        own: the slot of slices that are not aligned; None for aligned ones.
+        k, step: the step that it is a result of.
+        place: index of the result in the step.
+        own: the staging slot of unaligned slices; None for aligned ones.
     """
 
     def __init__(self, e: RoutineEmitter, k: int, step: Step, place: int, own: int | None) -> None:
@@ -54,16 +54,16 @@ class ScannedResult:
         return made
 
     def written_at(self, place: Any) -> Any:
-        """Where an iteration writes the slice that belongs at an address."""
+        """Where an iteration writes the slice for an address."""
         return place if self._own is None else self._e.slot(self._own)
 
     def keep(self, place: Any) -> None:
-        """Bring a slice to its address, where it was written elsewhere."""
+        """Copy a slice to its address, if it was written elsewhere."""
         if self._own is not None:
             self._e.copy(place, self._e.slot(self._own), self.stride)
 
     def end(self, count: Any) -> None:
-        """End after a number of iterations, which has to be the length unless it decides that."""
+        """Finish after a number of iterations, which must equal the length unless it defines that."""
         e, grown = self._e, self._grown
         if grown is not None:
             used = e.b.mul(count, i64(self.stride))

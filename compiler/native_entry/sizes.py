@@ -22,19 +22,19 @@ def i64(n: Size) -> Any:
 
 
 class Sizes:
-    """Values of size expressions (`runtime.dims`), emitted through a builder that stays at the head of its function."""
+    """Values of size expressions (`runtime.dims`), emitted through a builder at the head of its function."""
 
     def __init__(self, b: ir.IRBuilder, symbols: Mapping[str, Any]) -> None:
         self.b, self._symbols = b, symbols
         self._memo: dict[Any, Size] = {}
 
     def go_on(self, b: ir.IRBuilder, found: Mapping[str, Any]) -> None:
-        """Emit what comes through another builder, which is reached from the former one alone; symbols have been found."""
+        """Continue in another builder, reachable only from the current one; symbols have been defined."""
         self.b = b
         self._symbols = {**self._symbols, **found}
 
     def at(self, b: ir.IRBuilder, found: Mapping[str, Any]) -> Sizes:
-        """For expressions at another place, where further symbols are known."""
+        """For expressions at another place, where additional symbols are known."""
         return Sizes(b, {**self._symbols, **found})
 
     def known(self, name: str, otherwise: int) -> Size:
@@ -63,7 +63,7 @@ class Sizes:
         return self._binary("max", a, b)
 
     def aligned(self, n: Size) -> Size:
-        """Bytes up to the next multiple of the alignment, at least one of them."""
+        """Bytes rounded up to the alignment, at least one unit of it."""
         if isinstance(n, int):
             return -(-max(n, 1) // ALIGNMENT) * ALIGNMENT
         up = self.plus(self.max(n, 1), ALIGNMENT - 1)
@@ -81,7 +81,7 @@ class Sizes:
         return self._once((op, a, b), lambda: self._emit(op, i64(a), i64(b)))
 
     def _once(self, key: Any, make: Any) -> Any:
-        """What `make` emits, once for each key; LLVM values are compared by identity."""
+        """The result of `make`, emitted once per key; LLVM values are compared by identity."""
         known = tuple((id(k),) if isinstance(k, ir.Value) else k for k in key)
         if known not in self._memo:
             self._memo[known] = make()
@@ -99,9 +99,9 @@ class Sizes:
                 return self.b.select(self.b.icmp_signed("<" if op == "min" else ">", a, b), a, b)
 
     def _floordiv(self, a: Any, b: Any) -> Any:
-        """Processors end a program that divides by zero, or the least number by -1.
+        """Division that does not trap: processors end a program that divides by zero, or the lowest number by -1.
 
-        A size that such a division makes is of no use anyway, and is whatever comes first.
+        The size that such a division would yield is never used, and is arbitrary.
         """
         zero, opposite = I64(0), None
         if not isinstance(b, ir.Constant) or b.constant in (0, -1):

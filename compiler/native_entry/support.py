@@ -1,6 +1,6 @@
-"""Code that all routines share: memory access, kernel calls, completing frames.
+"""Code shared by all routines: memory access, kernel calls, completing frames.
 
-Functions are emitted where they are called first: most entries are small, and compiling them takes longer than their kernels do.
+Functions are emitted on first use: most entries are small, and compiling them would take longer than their kernels.
 """
 
 # The arithmetic of llvmlite's builder is made by decorators that hide its parameters.
@@ -28,14 +28,14 @@ _WHOLE = ir.FunctionType(I32, [PTR.as_pointer()])
 _RANGED = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
 _PARALLEL = ir.FunctionType(I32, [PTR])
 _SEEN = [I32, I32, I64, I64]
-Seen = Sequence[Any]  # of a kernel: the number of its plan, its step, its operations, and the bytes of its tensors
+Seen = Sequence[Any]  # of a kernel: its plan number, step, operations, and bytes of tensors
 
 
 class Support:
-    """The module at work.
+    """The module under construction.
 
     Args:
-        module: where kernels are, or where they are declared.
+        module: contains or declares the kernels.
         layout: of the structures that it shares with C.
         abi: of the kernels.
     """
@@ -45,12 +45,12 @@ class Support:
         self._word = ir.IntType(8 * layout.pointer)
 
     def internal(self, name: str, kind: ir.FunctionType, *, straight: bool = False) -> ir.Function:
-        """A function that other libraries do not see.
+        """A function with internal linkage.
 
         Args:
             name: its symbol.
             kind: its type.
-            straight: it is long and has no loops; optimising it would cost far more than it gains.
+            straight: whether it is long and has no loops; optimising it would cost far more than it gains.
         """
         made = ir.Function(self.module, kind, name)
         made.linkage = "internal"
@@ -59,7 +59,7 @@ class Support:
         return made
 
     def external(self, name: str, kind: ir.FunctionType) -> Any:
-        """A function of this module, or one that is found when it is linked."""
+        """A function of this module, or one that the linker resolves."""
         known = self.module.globals.get(name)
         return known if known is not None else ir.Function(self.module, kind, name)
 
@@ -81,7 +81,7 @@ class Support:
     # memory
 
     def at(self, b: ir.IRBuilder, p: Any, offset: Size) -> Any:
-        """An address some bytes further."""
+        """An address offset by some bytes."""
         return p if isinstance(offset, int) and offset == 0 else b.gep(p, [i64(offset)])
 
     def load(self, b: ir.IRBuilder, p: Any, offset: int, kind: ir.Type = PTR) -> Any:
@@ -95,7 +95,7 @@ class Support:
         b.call(self.external("memcpy", ir.FunctionType(PTR, [PTR, PTR, self._word])), [target, source, count])
 
     def allocate(self, b: ir.IRBuilder, size: Any) -> Any:
-        """Bytes from the heap, a multiple of the alignment; null if there are none. C's `free` takes them back."""
+        """Aligned bytes from the heap; null if there are none. C's `free` releases them."""
         words = [self._word(ALIGNMENT), size if self.layout.pointer == 8 else b.trunc(size, self._word)]
         return b.call(self.external("aligned_alloc", ir.FunctionType(PTR, [self._word] * 2)), words)
 
@@ -104,7 +104,7 @@ class Support:
         return Builder(fn.append_basic_block("entry"))
 
     def count_callback(self, b: ir.IRBuilder, call: Any) -> None:
-        """Note that a callback is about to be asked, which takes the note off: see `Callback`."""
+        """Mark a pending callback; the callback clears the mark: see `Callback`."""
         asked = self.load(b, call, self.layout.call["detail"], I32)
         self.store(b, b.add(asked, I32(1)), call, self.layout.call["detail"])
 
@@ -115,7 +115,7 @@ class Support:
     ) -> Any:
         """Call a kernel; returns its error code.
 
-        One of few operations in this run, as of a single row, stays on this thread; where operations are constant, its
+        One with few operations in this run, such as a single row, stays on this thread; if operations are constant, its
         schedule has decided that.
         """
         kernel = self.external(name, _RANGED if self.abi is KernelAbi.RANGE else _WHOLE)
@@ -134,7 +134,7 @@ class Support:
 
     @cached_property
     def _observed_plain(self) -> ir.Function:
-        """`i32 (call, kernel, args, plan, step, operations, bytes)`: a kernel that is called as it is."""
+        """`i32 (call, kernel, args, plan, step, operations, bytes)`: a kernel that is called directly."""
         fn = self.internal("occ_kernel", ir.FunctionType(I32, [PTR] * 3 + _SEEN))
         call, kernel, args, *seen = fn.args
         b = self.builder(fn)
@@ -144,7 +144,7 @@ class Support:
 
     @cached_property
     def _observed_whole(self) -> ir.Function:
-        """`i32 (call, guarded, kernel, args, plan, step, operations, bytes)`: a kernel that has a loop of its own."""
+        """`i32 (call, guarded, kernel, args, plan, step, operations, bytes)`: a kernel with its own parallel loop."""
         fn = self.internal("occ_kernel", ir.FunctionType(I32, [PTR] * 4 + _SEEN))
         call, guarded, kernel, args, *seen = fn.args
         b = self.builder(fn)
@@ -162,7 +162,7 @@ class Support:
         return fn
 
     def _observe(self, b: Builder, call: Any, seen: Seen, run: Callable[[], Any]) -> None:
-        """Run a kernel, and return its code; the host notes its begin and end, if asked to."""
+        """Run a kernel, and return its code; the host records its begin and end, on request."""
         observed = self.load(b, call, self.layout.call["observed"], I32)
         with b.if_then(b.icmp_signed("==", observed, I32(0)), likely=True):
             b.ret(run())
@@ -179,7 +179,7 @@ class Support:
 
     @cached_property
     def _range(self) -> ir.Function:
-        """`i32 range(call, kernel, args, tasks, few)`: a kernel on the threads of the caller, or at once."""
+        """`i32 range(call, kernel, args, tasks, few)`: a kernel on the caller's threads, or directly."""
         fn = self.internal("occ_run_tasks", ir.FunctionType(I32, [PTR, PTR, PTR, I32, I1]))
         call, kernel, args, tasks, few = fn.args
         b = Builder(fn.append_basic_block("entry"))
@@ -215,7 +215,7 @@ class Support:
         self, b: ir.IRBuilder, frame: Any, name: str, inside: Sequence[int], sizes: Sequence[tuple[int, Size]],
         hosts: Sequence[tuple[int, Any]],
     ) -> None:  # fmt: skip
-        """Fill in what a template of a frame leaves open; see `entry_frame.Frame`."""
+        """Fill in what a frame template leaves open; see `frame.Frame`."""
         nothing = ir.Constant(PTR, None)
         table = self.constant(f"inside_{name}", struct.pack(f"<{len(inside)}I", *inside))
         b.call(self._inside, [frame, table, I64(len(inside)), nothing])

@@ -23,7 +23,7 @@ class NativeCode:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the plan is in it too; without a compiler for the machine, only kernels are."""
+        """Whether the plan is in it too; without a compiler for the machine, there are only kernels."""
         return "entry.o" in self.objects
 
     @property
@@ -53,7 +53,7 @@ def header(functions: Iterable[TeFunc], *, ranged: bool) -> str:
 
     Args:
         functions: te functions; their names are the symbols.
-        ranged: kernels leave their parallel loop to the caller and take a part of it.
+        ranged: whether kernels leave their parallel loop to the caller and compute a range of it.
     """
     lines = [_HEAD]
     for f in functions:
@@ -71,9 +71,9 @@ def header(functions: Iterable[TeFunc], *, ranged: bool) -> str:
 
 
 def archive(objects: Mapping[str, bytes]) -> bytes:
-    """A static library in the format of GNU ar, with a symbol index; equal objects give equal bytes.
+    """A static library in the format of GNU ar, with a symbol index; equal objects produce equal bytes.
 
-    Objects that are neither ELF nor WebAssembly are left out of the index; their own `ranlib` can make one.
+    Objects other than ELF and WebAssembly are not indexed; their own `ranlib` can do that.
     """
     symbols = {name: _exported(data) for name, data in objects.items()}
     listed = [(symbol, name) for name, found in symbols.items() for symbol in found]

@@ -1,8 +1,8 @@
 """Links object files into a shared library, without a linker.
 
-Takes position-independent code without exceptions, as LLVM, Halide and C++ compilers emit it: code, constants, data,
-thread-local data, constructors; calls of C library functions go through a table that the loader fills.
-Format: System V ABI, chapters 4 and 5; thread-local data: Drepper, ELF Handling For Thread-Local Storage, 4.1.
+Accepts position-independent code without exceptions, as LLVM, Halide and C++ compilers emit it: code, constants, data,
+thread-local data, constructors. C library functions are called through a table that the loader fills. Format: System V
+ABI, chapters 4 and 5; thread-local data: Drepper, ELF Handling For Thread-Local Storage, 4.1.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from occ.compiler.objects.relocations import RELOCATIONS, LinkError, Relocations
 __all__ = ["LinkError", "exported", "link"]
 
 _C = ("libm.so.6", "libc.so.6")
-_THREADS = "libpthread.so.0"  # before glibc 2.34 threads were apart
-_OWN = "libgcc_s.so.1"  # what processors have no instructions for, such as f16 on x86-64 before f16c
+_THREADS = "libpthread.so.0"  # before glibc 2.34, threads were a separate library
+_OWN = "libgcc_s.so.1"  # operations without processor instructions, such as f16 on x86-64 before f16c
 _WEAK = 2
 _HEADER, _SEGMENT, _SYMBOL, _RELA = 64, 56, 24, 24
 
@@ -27,10 +27,10 @@ _ThreadLocal = tuple[ObjectFile, Symbol, int] | None
 
 
 def link(*files: bytes) -> bytes:
-    """The shared library of object files. Undefined functions are those of the C library and of the compiler's own.
+    """The shared library of object files, whose undefined functions come from the C and compiler libraries.
 
     Args:
-        files: ELF relocatable files; what one defines for others, others find.
+        files: ELF relocatable files; they see each other's definitions.
 
     Raises:
         LinkError: the objects need a real linker.
@@ -73,7 +73,7 @@ class _Region:
         self.at = self.end = at
 
     def place(self, s: Section) -> None:
-        """Give a section the next address; one of zeros, which comes last, adds no bytes."""
+        """Give a section the next address; a zero-filled one, which comes last, adds no bytes."""
         self.end = s.address = _align(self.end, s.align)
         self.align = max(self.align, s.align)
         if not s.is_zero:
@@ -84,14 +84,14 @@ class _Region:
 class _Image:
     """The library under construction.
 
-    One segment is readable and executable: the dynamic tables, stubs of imported functions, code and constants. One is writable:
-    the dynamic section, the table of addresses, data.
+    One segment is readable and executable: the dynamic tables, stubs of imported functions, code and constants. The
+    other is writable: the dynamic section, the table of addresses, data.
 
     Args:
-        objects: what is linked.
+        objects: the objects to link.
         imports: names that other libraries define.
         exports: names that these objects define.
-        processor: how its code is completed.
+        processor: the relocations of its processor.
     """
 
     def __init__(
@@ -112,14 +112,14 @@ class _Image:
         self.strings = b"\0"
         self.names = {n: self._string(n) for n in [*imports, *self._listed(), *self.needed]}
         self.code, self.data = _Region(), _Region()
-        self.dynamic: list[bytes] = []  # relocations that the loader does
+        self.dynamic: list[bytes] = []  # relocations left to the loader
 
     def _listed(self) -> list[str]:
         """The names of functions and data that are exported."""
         return [n for n, (o, s) in self.exports.items() if not o.sections[s.section].is_thread_local]
 
     def _thread_locals(self) -> list[_ThreadLocal]:
-        """What code asks `__tls_get_addr` for: each has two words in the table of addresses."""
+        """Arguments of `__tls_get_addr`: each has two words in the table of addresses."""
         found = [
             self._thread_local(o, r)
             for o in self.objects
@@ -141,7 +141,7 @@ class _Image:
         self.strings += name.encode() + b"\0"
         return at
 
-    # places
+    # addresses
 
     def place(self) -> None:
         """Give all sections and tables their addresses."""
@@ -162,7 +162,7 @@ class _Image:
         for s in self.fixed:
             self.code.place(s)
         page = self.processor.page
-        # What is writable follows in the file on what is not, and is a page further in memory.
+        # Writable data follows read-only data in the file, and is a page further in memory.
         self.dynamic_at = _align(self.code.end, 16) + page
         entries = len(self.needed) + 9 + 2 * bool(self.constructors) + 2 * bool(self.destructors)
         self.table_at = self.dynamic_at + 16 * entries
@@ -175,7 +175,7 @@ class _Image:
             self.data.place(s)
 
     def _place_thread_locals(self) -> None:
-        """The block of thread-local variables: its initial data, and zeros that take no room in the file."""
+        """The block of thread-local variables: its initial data, and zeros that take no space in the file."""
         self.block = _Region()
         align = max((s.align for s in self.threads), default=1)
         self.block.start(_align(self.data.end, align))
@@ -190,7 +190,7 @@ class _Image:
     # relocations
 
     def relocate(self) -> None:
-        """Write the addresses that the sections leave open, and note those that the loader has to write."""
+        """Write the addresses that sections leave open, and collect those that the loader has to write."""
         for k in range(len(self.imports)):
             self._load(self.table_at + 8 * k, self.processor.imported, 1 + k)
         for k, found in enumerate(self.threaded):
@@ -240,7 +240,7 @@ class _Image:
         return owner.address(found)
 
     def _target(self, o: ObjectFile, symbol: Symbol, kind: int) -> int:
-        """The address that a relocation means, without its addend."""
+        """The address that a relocation refers to, without its addend."""
         if self._is_imported(symbol):
             k = self.names_of_imports.index(symbol.name)
             return self.table_at + 8 * k if kind in self.processor.table else self.stubs_at + 16 * k

@@ -21,8 +21,8 @@ class Section:
     """A section of an object file.
 
     Attributes:
-        name, kind, flags, align, info, link, size: as in its header; sizes in bytes.
-        data: its bytes; none where the file has none of them, as for `.bss`.
+        name, kind, flags, align, info, link, size: from its header; sizes in bytes.
+        data: its bytes; empty if the file has none, as for `.bss`.
         row: bytes of a row, for tables.
         address: in the library, once it is placed.
     """
@@ -57,7 +57,7 @@ class Section:
 
     @property
     def is_constructors(self) -> bool:
-        """Whether it has the addresses of functions that the loader calls first."""
+        """Whether it holds addresses of functions that the loader calls first."""
         return self.kind == _INIT_ARRAY
 
     @property
@@ -67,7 +67,7 @@ class Section:
 
 @dataclass(frozen=True)
 class Symbol:
-    """A name: `value` is its place in section number `section`, 0 where another file defines it."""
+    """A name: `value` is its position in section number `section`, 0 if another file defines it."""
 
     name: str
     section: int
@@ -77,12 +77,12 @@ class Symbol:
 
     @property
     def is_exported(self) -> bool:
-        """Whether other objects see the symbol and find its definition here; a weak one counts."""
+        """Whether other objects see the symbol and find its definition here; weak ones count."""
         return self.binding in (1, 2) and self.section not in (0, _ABSOLUTE) and bool(self.name)
 
 
 class Relocation(NamedTuple):
-    """What a place of a section has to hold: the address of a symbol, in the way that `kind` says."""
+    """What a location in a section must hold: the address of a symbol, in the form given by `kind`."""
 
     section: Section
     offset: int
@@ -139,11 +139,11 @@ class ObjectFile:
     """An object file of 64 bits.
 
     Attributes:
-        machine: what its code is for, `e_machine`.
-        kept: the sections that a library takes.
+        machine: the machine of its code, `e_machine`.
+        kept: the sections that a library includes.
 
     Raises:
-        LinkError: it is none, or of a machine that there are no `RELOCATIONS` of.
+        LinkError: it is not an object file, or its machine has no `RELOCATIONS`.
     """
 
     def __init__(self, data: bytes) -> None:
@@ -167,10 +167,10 @@ class ObjectFile:
 
     @property
     def undefined(self) -> dict[str, Symbol]:
-        """What is used here and defined elsewhere, by name."""
+        """Symbols used here and defined elsewhere, by name."""
         used = (r.symbol for r in self.relocations)
         return {s.name: s for s in used if s.section == 0 and s.name}
 
     def address(self, s: Symbol) -> int:
-        """The address of a symbol of this object, when all sections have theirs."""
+        """The address of a symbol of this object, once all sections have theirs."""
         return self.sections[s.section].address + s.value

@@ -15,14 +15,14 @@ class Arch:
     """A kind of machine, with Linux or WASI.
 
     Attributes:
-        name: as `uname -m` says.
-        halide: how the Halide targets of it begin.
-        gnu: how the tools of GNU for it begin, or what clang calls it where there are none.
+        name: in the spelling of `uname -m`.
+        halide: prefix of its Halide targets.
+        gnu: prefix of its GNU tools, or clang's name for it if there are none.
         llvm: the triple of LLVM.
         elf: `e_machine` of its object files; 0 if they have another format.
         bits: of an address.
         features, abi: of LLVM, where the triple does not say them.
-        usual: what Halide must know of processors in addition, if nothing more is known of one.
+        usual: features that Halide must assume of its processors, if nothing more is known.
     """
 
     name: str
@@ -42,22 +42,22 @@ class Arch:
 
     @property
     def kind(self) -> str:
-        """How people call it: `arm-64`."""
+        """Its common name: `arm-64`."""
         return self.halide.rpartition("-")[0]
 
     @property
     def zig(self) -> str:
-        """Zig's name of a target; programs for Linux run with glibc 2.28 and later."""
+        """Zig's name of a target; Linux programs run with glibc 2.28 and later."""
         return f"{self.gnu}.2.28" if self.system == "linux" else self.gnu
 
     @property
     def target(self) -> str:
-        """The Halide target of a usual processor of the kind."""
+        """The Halide target of a typical processor of the kind."""
         return self.halide + self.usual
 
     @property
     def variable(self) -> str:
-        """The environment variable that names a C++ compiler for it, with arguments if need be."""
+        """The environment variable that names its C++ compiler, with arguments if necessary."""
         return f"OCC_CXX_{self.name.upper()}"
 
 
@@ -91,7 +91,7 @@ _RISCV = f"riscv-64-linux{_RVV}"
 _POWER = "powerpc-64-linux-vsx-power_arch_2_07"
 _WASM = "wasm-32-wasmrt-wasm_simd128"
 
-# Halide targets of processors, under the names that compilers give those.
+# Halide targets of processors, by their names in compilers.
 PROCESSORS = {
     "x86-64": "x86-64-linux", "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4, "haswell": _V3, "skylake": _V3, "znver1": _V3,
     "znver2": _V3, "znver3": _V3, "skylake-avx512": _V4, "cascadelake": _V4, "znver4": f"{_V4}-avx512_cannonlake-avx512_zen4",
@@ -105,7 +105,7 @@ def default_target() -> str:
     """The default Halide target: of the processor in OCC_TARGET_CPU, or `host`.
 
     Raises:
-        CompileError: OCC0603 the variable names no known processor.
+        CompileError: OCC0603 the variable does not name a known processor.
     """
     name = os.environ.get("OCC_TARGET_CPU")
     target = PROCESSORS.get(name, name) if name else "host"
@@ -116,9 +116,9 @@ def default_target() -> str:
 
 
 def arch_of(target: str = "host") -> Arch | None:
-    """The kind of machine that a Halide target, `host`, or a name such as `uname -m` says, names.
+    """The kind of machine for a Halide target, `host`, or a name such as `uname -m` prints.
 
-    None for one that whole artifacts are not made for.
+    None for one that whole artifacts are not built for.
     """
     if target.partition("-")[0] == "host":
         here = KINDS.get(platform.machine()) if platform.system() == "Linux" else None

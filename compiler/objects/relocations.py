@@ -11,7 +11,7 @@ from typing import ClassVar
 
 
 class LinkError(ValueError):
-    """The object uses something that this linker does not know."""
+    """The object uses something that this linker does not support."""
 
 
 class Relocations(ABC):
@@ -19,15 +19,15 @@ class Relocations(ABC):
 
     Attributes:
         elf: `e_machine` of its object files.
-        page: bytes of the largest page that its systems have.
+        page: bytes of the largest page on its systems.
         imported: the relocation by which the loader writes the address of a function.
-        table: relocations that want an entry of the table of imported addresses.
+        table: relocations that need an entry in the table of imported addresses.
         absolute: the relocation of an address in data.
-        relative: that by which the loader adds where the library is to such an address.
-        module: that by which the loader writes the number of a library whose thread-local variables are asked for.
-        thread_local: relocations that want the two words by which `__tls_get_addr` finds a thread-local variable.
-        thread_block: those that want such words for all thread-local variables of the library.
-        thread_offset: those that want where a variable is among these.
+        relative: the one by which the loader adds the library's base to such an address.
+        module: the one by which the loader writes the number of the library that owns thread-local variables.
+        thread_local: relocations that need the two words by which `__tls_get_addr` finds a thread-local variable.
+        thread_block: those that need such words for all thread-local variables of the library.
+        thread_offset: those that need a variable's offset among them.
     """
 
     elf: ClassVar[int]
@@ -43,11 +43,11 @@ class Relocations(ABC):
 
     @abstractmethod
     def stub(self, at: int, entry: int) -> bytes:
-        """16 bytes of code at address `at` that jump to the address that the table has at `entry`."""
+        """16 bytes of code at address `at` that jump to the address stored in the table at `entry`."""
 
     @abstractmethod
     def relax(self, code: bytearray, at: int, kind: int) -> int:
-        """Change an instruction that reads an address from the table so that it makes one that is known.
+        """Change an instruction that loads an address from the table into one that computes a known address.
 
         Args:
             code: of the library.
@@ -55,7 +55,7 @@ class Relocations(ABC):
             kind: of the relocation, one of `table`.
 
         Returns:
-            The kind of relocation that the instruction has then.
+            The instruction's new kind of relocation.
         """
 
     @abstractmethod
@@ -67,10 +67,10 @@ class Relocations(ABC):
             at: position of the relocation in it.
             kind: of the relocation.
             place: address of the relocation.
-            target: the address that is meant.
+            target: the address to write.
 
         Raises:
-            LinkError: the kind of relocation is not known, or the address is too far away.
+            LinkError: the kind of relocation is unknown, or the address is too far away.
         """
 
 
@@ -109,7 +109,7 @@ class _Aarch64(Relocations):
     _JUMPS = (282, 283)  # JUMP26, CALL26
     _GOT_PAGE, _GOT_LOW = 311, 312
     table = frozenset((_GOT_PAGE, _GOT_LOW))
-    # Compilers emit descriptors of thread-local variables, which a real linker knows.
+    # Compilers emit descriptors of thread-local variables, which a real linker supports.
     absolute, relative, module = 257, 1027, 1028  # ABS64, RELATIVE, TLS_DTPMOD
     # Relocations of the low 12 bits of an address, by the bytes that the instruction loads or stores.
     _LOW = {_ADD_LOW: 1, 278: 1, 284: 2, 285: 4, 286: 8, 299: 16, _GOT_LOW: 8}
@@ -154,7 +154,7 @@ def _signed(value: int, bits: int) -> int:
     """A number in two's complement.
 
     Raises:
-        LinkError: it has more bits.
+        LinkError: it does not fit.
     """
     if not -(1 << bits - 1) <= value < 1 << bits - 1:
         raise LinkError("an address that is too far away")

@@ -61,15 +61,15 @@ def _sections(data: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def with_symbols(data: bytes, keep: Callable[[str], bool], renamed: Mapping[str, str]) -> bytes:
-    """An object file whose definitions are local to it, but for some, and which asks for others by other names.
+    """An object file with its definitions made local, except for some, and its undefined names renamed.
 
     Args:
         data: the object file.
-        keep: whether others shall see the definition of a name.
-        renamed: new names of what it does not define itself, by the old ones.
+        keep: whether a definition stays visible to others.
+        renamed: new names of undefined symbols, by their old ones.
 
     Raises:
-        ValueError: it is no object file of WebAssembly.
+        ValueError: it is not a WebAssembly object file.
     """
     if not data.startswith(MAGIC):
         raise ValueError("no object file of WebAssembly")
@@ -143,7 +143,7 @@ def _with_table(table: bytes, keep: Callable[[str], bool]) -> bytes:
     made = bytearray(table)
     for s in _symbols(table):
         if s.is_definition and not keep(s.name):
-            made[s.at] |= _LOCAL  # within the first seven bits: as long as before
+            made[s.at] |= _LOCAL  # within the first seven bits: same length as before
     return bytes(made)
 
 
