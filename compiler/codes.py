@@ -1,7 +1,7 @@
 """The diagnostic codes: one line and one explanation each, the text of `occ explain CODE`.
 
-01 reading a model; 02 types and shapes; 03 what a target supports; 04 toolchain; 05 running; 06 text, passes and
-options; 09 faults of the compiler itself.
+01 reading a model; 02 types and shapes; 03 target support; 04 toolchain; 05 running; 06 text, passes and options; 09
+internal errors.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 
 class Code(NamedTuple):
-    """What a code means: a title, and an explanation with the usual remedy."""
+    """The meaning of a code: a title, and an explanation with the usual remedy."""
 
     title: str
     explanation: str

@@ -1,7 +1,7 @@
 """Compares arrays within tolerances, for `occ diff`, benchmarks, validation and rule proofs.
 
-A difference is measured against the largest finite magnitude of what is expected, since rounding is of sums of such values.
-Equal infinities and two NaN are the same; a value that is finite on one side only is infinitely far off.
+A difference is relative to the largest finite expected magnitude, since rounding errors come from sums of such values.
+Equal infinities and two NaNs are equal; a value that is finite on one side only is infinitely far off.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def gaps(got: np.ndarray, expected: np.ndarray) -> np.ndarray:
 
 
 def difference(got: np.ndarray, expected: np.ndarray) -> float:
-    """The largest gap as a share of the largest expected value; infinity where shapes, types, or texts differ."""
+    """The largest gap relative to the largest expected value; infinity if shapes, types, or texts differ."""
     if got.shape != expected.shape or got.dtype != expected.dtype:
         return float("inf")
     if got.dtype.kind in "OSU":
@@ -40,10 +40,10 @@ def first_difference(
     """Where two arrays of one shape differ first; None if they do not.
 
     Args:
-        got: integers, bools and texts have to be equal; floats may be off.
-        expected: what it should be.
-        tolerance: by how much floats may be off, as a share of the largest expected value.
-        least: what that value counts as at least.
+        got: integers, bools and texts must be equal; floats may deviate.
+        expected: the expected values.
+        tolerance: how much floats may deviate, relative to the largest expected value.
+        least: lower bound for that value.
     """
     if got.dtype.kind in "OSUbiu":
         wrong = np.argwhere(got != expected)

@@ -8,7 +8,7 @@ from difflib import get_close_matches
 
 from occ.compiler.codes import CODES
 
-# Exit codes of the command line, by the first digits of the first error; 1 where nothing else is said.
+# Exit codes of the command line, by the first digits of the first error; 1 by default.
 _EXIT = {
     "OCC0303": 2,
     "OCC03": 3,
@@ -29,14 +29,14 @@ def exit_code(code: str) -> int:
 
 
 def closest(name: str, known: Iterable[str]) -> str:
-    """A question for whoever mistyped a name, such as "did you mean `Conv`?"; empty if nothing known is like it."""
+    """A suggestion for a mistyped name, such as "did you mean `Conv`?"; empty if nothing known is similar."""
     by_fold = {k.casefold(): k for k in known}
     near = get_close_matches(name.casefold(), by_fold, n=2, cutoff=0.65)
     return f"did you mean {' or '.join(f'`{by_fold[n]}`' for n in near)}?" if near else ""
 
 
 def shorten(text: str, limit: int = _LONGEST) -> str:
-    """Text from a model made safe for one line of a terminal: control characters escaped, the middle cut."""
+    """Text from a model made safe for one line of a terminal: control characters escaped, the middle truncated."""
     clean = "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
     return clean if len(clean) <= limit else f"{clean[: limit - 40]}...{clean[-30:]}"
 
@@ -64,7 +64,7 @@ class Diagnostic:
     severity: str = "error"
 
     def text(self) -> str:
-        """The message as people read it, several lines."""
+        """The message in human-readable form, several lines."""
         lines = [f"{self.severity}[{self.code}]: {self.message}"]
         if self.where:
             lines.append(f"  --> {self.where}")
@@ -75,7 +75,7 @@ class Diagnostic:
         return "\n".join(lines)
 
     def as_data(self) -> dict[str, object]:
-        """For JSON."""
+        """As JSON data."""
         return {
             "severity": self.severity, "code": self.code, "title": CODES[self.code].title, "message": self.message,
             "where": self.where, "source": self.source, "notes": self.notes, "helps": self.helps,
@@ -102,7 +102,7 @@ class CompileError(Exception):
 
 
 def error(code: str, message: str, *, where: str = "", notes: Iterable[str] = (), help: str = "") -> CompileError:  # noqa: A002
-    """A `CompileError` of one diagnostic, to raise where going on makes no sense."""
+    """A `CompileError` with one diagnostic, to raise if continuing makes no sense."""
     return CompileError([Diagnostic(code, message, where, "", tuple(notes), (help,) if help else ())])
 
 

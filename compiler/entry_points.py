@@ -1,4 +1,4 @@
-"""What installed packages add to the compiler: entry points, loaded when they are needed."""
+"""Extensions from installed packages: entry points, loaded on demand."""
 
 from __future__ import annotations
 

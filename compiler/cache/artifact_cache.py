@@ -1,8 +1,8 @@
 """Cached artifacts, keyed by the model, the options and the compiler's own sources.
 
-The key stands for everything that a build reads: the bytes of the model, the options, the compiler's own sources, the
-installed distributions, the C++ compiler and the processor. What a build reads besides - rules of the user, plugins
-of other packages - is not tracked, so such builds are neither kept nor found.
+The key covers everything that a build reads: the bytes of the model, the options, the compiler's own sources, the
+installed distributions, the C++ compiler and the processor. Other inputs - the user's rules, plugins of other packages
+- are not tracked, so such builds are neither stored nor looked up.
 """
 
 from __future__ import annotations
@@ -27,15 +27,15 @@ from occ.compiler.cache.sources import files_of
 from occ.compiler.diagnostics import error
 from occ.compiler.entry_points import GROUPS, installed
 
-_LEAST = 2 << 30  # bytes of kept artifacts on a small disk; those that were not used for longest go first
-_SHARE = 10  # of a larger disk: a tenth
+_LEAST = 2 << 30  # bytes of stored artifacts on a small disk; the least recently used ones go first
+_SHARE = 10  # on a larger disk: a tenth of it
 
 
 def limit(folder: Path) -> int:
     """Bytes of artifacts to keep: OCC_CACHE_ARTIFACTS, or a tenth of the disk, at least 2 GiB.
 
     Raises:
-        CompileError: OCC0603 the variable is no number.
+        CompileError: OCC0603 the variable is not a number.
     """
     given = os.environ.get("OCC_CACHE_ARTIFACTS", "")
     if given and not (given.isascii() and given.isdigit()):
@@ -55,8 +55,8 @@ class Request:
 
     Attributes:
         model: path of an .onnx file.
-        how: options that decide what the artifact is, by name.
-        stamps: what is known of files.
+        how: options that affect the artifact, by name.
+        stamps: known digests of files.
     """
 
     model: Path
@@ -78,7 +78,7 @@ class Request:
 
 @dataclass(frozen=True)
 class CachedArtifact:
-    """An artifact of an earlier build: its file in the cache, and what was noted when it was kept."""
+    """An artifact of an earlier build: its file in the cache, and the facts recorded with it."""
 
     path: Path
     facts: dict[str, Any]
@@ -87,10 +87,10 @@ class CachedArtifact:
     def copy_to(self, place: Path) -> bool:
         """Write a copy under a temporary name and move it into place, unless it is there already.
 
-        False if it has just gone from the cache.
+        False if it has just disappeared from the cache.
 
         Raises:
-            OSError: the place cannot be written.
+            OSError: the destination cannot be written.
         """
         if self.request.stamps.holds(place, self.request.key):
             return True
@@ -120,7 +120,7 @@ class ArtifactCache:
         self.cache, self.limit = cache, limit(cache.root)
 
     def find(self, request: Request) -> CachedArtifact | None:
-        """The artifact that building the request would give, if it was built before and nothing has changed."""
+        """The artifact that building the request would produce, if it was built before and nothing has changed."""
         if not self.limit:
             return None
         try:
@@ -131,22 +131,22 @@ class ArtifactCache:
                     return None
                 path = self.cache.path("artifact", request.key, ".occ")
                 if stamps.digest_of(path) != self.cache.checksum("artifact", request.key, ".occ"):
-                    return None  # damaged: built and kept again
-                with suppress(OSError):  # of a cache that cannot be written
+                    return None  # damaged: built and stored again
+                with suppress(OSError):  # of a read-only cache
                     os.utime(path.with_suffix(".json"))  # used: see `_shrink`
                 return CachedArtifact(path, note["facts"], request)
         except (OSError, ValueError, KeyError):
-            pass  # a cache that cannot be read is an empty one
+            pass  # an unreadable cache counts as empty
         return None
 
     def keep(self, request: Request, artifact: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> str:
-        """Keep a copy of a finished artifact; returns why it is not kept, empty where it is.
+        """Store a copy of a finished artifact; returns why it is not stored, empty if it is.
 
         Args:
             request: what was built.
             artifact: the file.
-            files: external data that the model refers to, in its folder or below.
-            facts: what to note, JSON.
+            files: external data of the model, in its folder or below.
+            facts: facts to record, JSON.
         """
         if any(map(installed, GROUPS)):
             return "packages extend the compiler, and what they do is not tracked"
@@ -166,12 +166,12 @@ class ArtifactCache:
             self.cache.put("artifact", request.key, note.encode(), ".json")
             request.stamps.note(artifact, request.key)
             self._shrink()
-        except (OSError, ValueError) as e:  # the build is done: that it is not kept is no error of it
+        except (OSError, ValueError) as e:  # the build is done: failing to store it is not an error
             return str(e)
         return ""
 
     def _too_large(self, size: int) -> str:
-        """Why an artifact of so many bytes is not kept; empty where it is."""
+        """Why an artifact of this size is not stored; empty if it is."""
         if not self.limit:
             return "OCC_CACHE_ARTIFACTS is 0"
         if size > self.limit:
@@ -183,7 +183,7 @@ class ArtifactCache:
         return f"the disk has {free / 2**30:.1f} GiB free" if size > free // 2 else ""
 
     def adopt(self, key: str, artifact: Path) -> None:
-        """Move a finished artifact in, under a key that its maker knows.
+        """Move a finished artifact in, under a key chosen by the caller.
 
         It must be on the file system of the cache.
 
@@ -207,13 +207,13 @@ class ArtifactCache:
 
 
 def _last_use(artifact: Path) -> float:
-    """When an artifact was last found: its note is touched then, not itself, whose stamp is known."""
+    """When an artifact was last used: a hit touches its record, not the artifact, whose timestamp matters."""
     note = artifact.with_suffix(".json")
     return (note if note.is_file() else artifact).stat().st_mtime
 
 
 def _surroundings() -> Iterator[str]:
-    """All that decides what the compiler makes of a model, besides the model and its options."""
+    """Everything that decides the compiler's output besides the model and its options."""
     yield sys.version
     for folder in map(Path, sys.path):
         if folder.is_dir():
@@ -223,7 +223,7 @@ def _surroundings() -> Iterator[str]:
     for name in (os.environ.get("OCC_CXX"), "g++", "c++", "clang++"):
         found = shutil.which(name) if name else None
         yield f"{name}: {_stamp(os.path.realpath(found)) if found else None}"
-    if home := os.environ.get("ASCEND_HOME_PATH"):  # the tables of a CANN toolkit, by which kernels are chosen
+    if home := os.environ.get("ASCEND_HOME_PATH"):  # the tables of a CANN toolkit, which decide kernels
         yield from (f"{f}: {_stamp(f)}" for f in sorted(Path(home).glob("opp/*/op_impl/ai*/**/config/**/*.json")))
     yield f"{platform.platform()} {os.cpu_count()}"
     yield f"{os.environ.get('OCC_TARGET_CPU')}"
@@ -236,7 +236,7 @@ def _stamp(path: str | Path) -> str:
 
 
 def _processor() -> str:
-    """The first processor's description by the kernel, without values that change."""
+    """The kernel's description of the first processor, without values that change."""
     with suppress(OSError):
         first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
         return "\n".join(line for line in first.splitlines() if "MHz" not in line and "bogomips" not in line)

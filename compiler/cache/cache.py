@@ -1,12 +1,10 @@
 """The build cache: files named by the hash of what they were made from.
 
-Entries are written under a temporary name and renamed, so two builds at once, or one that is killed, leave either a
-whole entry or none. Nothing is ever changed in place, so no locks are needed; a `turn` only saves making twice what takes
-seconds.
+Entries are written under a temporary name and renamed, so concurrent or killed builds leave either a complete entry or
+none. Nothing is ever changed in place, so no locks are needed; a `turn` only avoids doing expensive work twice.
 
-Disks fill up, machines lose power, people edit: next to each entry is its SHA-256, and an entry that does not have it is
-none. What made it makes it again and puts it in its place. Notes (.json) have none; their readers take what does not parse
-as missing.
+Disks fill up, machines lose power, people edit: next to each entry is its SHA-256, and an entry without it does not
+count. It is then recreated and replaced. Records (.json) have none; their readers treat unparsable ones as missing.
 """
 
 from __future__ import annotations
@@ -29,12 +27,13 @@ from occ.compiler.cache.installed_store import installed_store
 
 KINDS = ("kernel", "library", "tool", "weights", "device", "artifact", "group", "tuned", "stat")
 _SUM = ".sha256"
-_STALE = 24 * 3600  # seconds after which a temporary folder belongs to a build that was killed
+_STALE = 24 * 3600  # seconds after which a temporary folder belongs to a killed build
 
 
 def cache_dir() -> Path:
-    """OCC_CACHE_DIR, or `occ` in the user's cache folder (XDG base directory specification). Users without a home, as the numbers that
-    containers run with, get a folder that lives as long as the process.
+    """OCC_CACHE_DIR, or `occ` in the user's cache folder (XDG base directory specification).
+
+    Users without a home, such as numeric user ids in containers, get a folder for the lifetime of the process.
     """
     given = os.environ.get("OCC_CACHE_DIR")
     if given:
@@ -49,7 +48,7 @@ def cache_dir() -> Path:
 
 
 def can_write(folder: Path) -> bool:
-    """Whether files can be put into a folder, which need not be there yet."""
+    """Whether files can be created in a folder, which need not exist yet."""
     with suppress(OSError):
         while not folder.exists():
             folder = folder.parent
@@ -59,7 +58,7 @@ def can_write(folder: Path) -> bool:
 
 @cache
 def _spare() -> Path:
-    """A folder that stands in for a cache that cannot be written, until the process ends."""
+    """A temporary replacement for a read-only cache, until the process ends."""
     made, owner = Path(tempfile.mkdtemp(prefix="occ-")), os.getpid()
     atexit.register(lambda: shutil.rmtree(made, ignore_errors=True) if os.getpid() == owner else None)
     return made
@@ -82,11 +81,11 @@ def file_checksum(path: Path) -> str:
         OSError: it cannot be read.
     """
     with open(path, "rb") as f:
-        return hashlib.file_digest(f, "sha256").hexdigest()  # processors have instructions for this one
+        return hashlib.file_digest(f, "sha256").hexdigest()  # processors have instructions for it
 
 
 def _beside(entry: Path) -> Path:
-    """Where the checksum of an entry is."""
+    """The path of an entry's checksum."""
     return entry.with_name(entry.name + _SUM)
 
 
@@ -105,17 +104,17 @@ class Cache:
     """A folder of entries.
 
     Attributes:
-        enabled: False makes every look-up miss, and puts entries in a folder that goes away.
+        enabled: False makes every look-up miss, and puts entries in a temporary folder.
 
     Args:
-        root: the folder; made when something is written. Where it cannot be, as in many containers, entries are read from it,
-            and new ones go to a folder that lives as long as the process. Entries of an installed store are read last.
+        root: the folder, created on the first write. If it is read-only, as in many containers, entries are read from
+        it, and new ones go to a folder for the lifetime of the process. Entries of an installed store are read last.
     """
 
     def __init__(self, root: Path | None = None, *, enabled: bool = True) -> None:
         self.enabled = enabled
         self._root, self._making = (root or cache_dir()) if enabled else None, threading.Lock()
-        self._below: list[Path] = []  # folders that entries are read from as well
+        self._below: list[Path] = []  # additional folders that entries are read from
         if self._root is not None and not can_write(self._root):
             self._below, self._root = [self._root], _spare()
         if enabled and (store := installed_store()) is not None:
@@ -123,7 +122,7 @@ class Cache:
 
     @property
     def root(self) -> Path:
-        """The folder that entries are written to. Many compilations write none, and make no folder to go away."""
+        """The folder for new entries. Many compilations write none, and then create no temporary folder."""
         with self._making:
             if self._root is None:
                 self._root = Path(tempfile.mkdtemp(prefix="occ-"))
@@ -131,7 +130,7 @@ class Cache:
             return self._root
 
     def path(self, kind: str, key: str, suffix: str = "") -> Path:
-        """Where an entry is or would be; `kind` is one of `KINDS`."""
+        """The path of an entry, existing or not; `kind` is one of `KINDS`."""
         own = self._own(kind, key, suffix)
         if self._below and not own.exists():
             for folder in self._below:
@@ -141,12 +140,12 @@ class Cache:
         return own
 
     def _own(self, kind: str, key: str, suffix: str) -> Path:
-        """Where an entry is written."""
+        """The path to write an entry to."""
         assert kind in KINDS, f"{kind} is not a kind of entry"
         return self.root / kind / key[:2] / f"{key}{suffix}"
 
     def has(self, kind: str, key: str, suffix: str = "") -> bool:
-        """Whether there is an entry, whole: one that is damaged counts as none."""
+        """Whether there is a complete entry: a damaged one counts as missing."""
         try:
             return file_checksum(self.path(kind, key, suffix)) == self.checksum(kind, key, suffix)
         except OSError:
@@ -166,7 +165,7 @@ class Cache:
         return None
 
     def checksum(self, kind: str, key: str, suffix: str = "") -> str:
-        """The SHA-256 that an entry had when it was written; empty if it is not known."""
+        """The SHA-256 that an entry had when it was written; empty if unknown."""
         with suppress(OSError, UnicodeDecodeError):
             return _beside(self.path(kind, key, suffix)).read_text("ascii")
         return ""
@@ -187,7 +186,7 @@ class Cache:
         return target
 
     def adopt(self, kind: str, key: str, made: Path, suffix: str = "") -> Path:
-        """Move a finished file of the same file system in as an entry."""
+        """Move a finished file on the same file system in as an entry."""
         target = self._own(kind, key, suffix)
         target.parent.mkdir(parents=True, exist_ok=True)
         known = file_checksum(made)
@@ -197,11 +196,11 @@ class Cache:
 
     @contextmanager
     def turn(self, key: str, *, wait: bool = True) -> Generator[bool]:
-        """Hold the lock of a key while an entry is made; other threads and processes wait here.
+        """Hold the lock of a key while an entry is created; other threads and processes wait.
 
-        Without `wait` they go on; what they are given says whether the lock is theirs.
+        Without `wait` they continue; the yielded value says whether the lock is theirs.
 
-        File systems without locks, as some networks have, let all in. A process that is killed leaves its turn.
+        File systems without locks, such as some network ones, let everyone in. A killed process releases its lock.
         """
         home = self.root / "tmp"
         home.mkdir(parents=True, exist_ok=True)
@@ -218,11 +217,11 @@ class Cache:
                 yield True
             finally:
                 file.unlink(missing_ok=True)
-                with suppress(OSError):  # closing is not enough where a forked child has the file open as well
+                with suppress(OSError):  # closing is not enough if a forked child has the file open too
                     fcntl.flock(lock, fcntl.LOCK_UN)
 
     def workspace(self) -> tempfile.TemporaryDirectory[str]:
-        """A temporary folder on the file system of the cache; folders of killed builds are removed on the way."""
+        """A temporary folder on the file system of the cache; folders of killed builds are removed at the same time."""
         home = self.root / "tmp"
         home.mkdir(parents=True, exist_ok=True)
         for old in home.iterdir():
@@ -239,7 +238,7 @@ class Cache:
         return len(files), sum(p.stat().st_size for p in files)
 
     def clear(self) -> None:
-        """Remove all entries, and the folder if nothing else is in it."""
+        """Remove all entries, and the folder if it is then empty."""
         for kind in (*KINDS, "tmp"):
             shutil.rmtree(self.root / kind, ignore_errors=True)
         with suppress(OSError):

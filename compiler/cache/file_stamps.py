@@ -1,6 +1,6 @@
 """Digests of files, reused while size and modification time stay the same.
 
-A file is known by what `stat` gives of it, as in git's index: device, inode, size, and the times of the last change.
+A file is identified by its `stat`, as in git's index: device, inode, size, and the times of the last change.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest, file_checksum
 
-_SETTLED = 2_000_000_000  # nanoseconds: a younger file may change again without a change of its times
+_SETTLED = 2_000_000_000  # nanoseconds: a younger file may change again with the same timestamps
 
 
 class Stamps:
-    """Notes on files, in a build cache."""
+    """Records of files, in a build cache."""
 
     def __init__(self, cache: Cache) -> None:
         self.cache = cache
 
     def digest_of(self, path: Path) -> str:
-        """The SHA-256 of a file, which is read only if nothing is known of it or it has changed.
+        """The SHA-256 of a file, which is read only if it is unknown or has changed.
 
         Raises:
             OSError: the file cannot be read.
@@ -38,11 +38,11 @@ class Stamps:
         return found
 
     def note(self, path: Path, holds: str) -> None:
-        """Note what a file holds that was just written."""
+        """Record the digest of a file that was just written."""
         self._put(path, _stat(path), holds)
 
     def holds(self, path: Path, what: str) -> bool:
-        """Whether a file is known to hold that."""
+        """Whether a file is known to have that digest."""
         try:
             return self._of(path, _stat(path)) == what
         except OSError:
@@ -56,7 +56,7 @@ class Stamps:
         return None
 
     def _put(self, path: Path, stat: list[int], holds: str) -> None:
-        with suppress(OSError):  # a note that cannot be written is one that is not there
+        with suppress(OSError):  # a failed write counts as no record
             self.cache.put("stat", _key(path), json.dumps({"stat": stat, "holds": holds}).encode(), ".json")
 
 

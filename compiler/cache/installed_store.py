@@ -1,6 +1,6 @@
-"""Kernels that an installed package brings along: entries of the build cache, for some processors.
+"""Kernels from an installed package: entries of the build cache, for some processors.
 
-`make store` builds that package. With it `-t cpu` needs no C++ compiler for the models whose kernels it has.
+`make store` builds that package. With it, `-t cpu` needs no C++ compiler for models whose kernels it has.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from importlib.util import find_spec
 from pathlib import Path
 
 PACKAGE = "occ_kernels"
-TARGETS = "targets.json"  # the Halide targets that it has kernels for
+TARGETS = "targets.json"  # its Halide targets
 
 
 @cache
 def installed_store() -> Path | None:
-    """The folder of the package, which is laid out as the build cache is; None where it is not installed."""
+    """The folder of the package, laid out like the build cache; None if it is not installed."""
     try:
         found = find_spec(PACKAGE)
     except (ImportError, ValueError):
@@ -26,7 +26,7 @@ def installed_store() -> Path | None:
 
 
 def stored_targets() -> tuple[str, ...]:
-    """The Halide targets that there are kernels for; none where the list is damaged."""
+    """The Halide targets with kernels; none if the list is damaged."""
     folder = installed_store()
     try:
         listed = [] if folder is None else json.loads((folder / TARGETS).read_text("utf-8"))

@@ -13,7 +13,7 @@ from occ.compiler.cache.cache import digest
 
 
 def files_of(package: str) -> Iterator[Path]:
-    """The files of a package and of those in it, in order; what Python makes of them left out."""
+    """The files of a package and its subpackages, in order, without compiled Python."""
     for folder, folders, names in os.walk(import_module(package).__path__[0], followlinks=True):
         folders.sort()
         yield from (Path(folder, n) for n in sorted(names) if not n.endswith(".pyc"))
@@ -21,12 +21,12 @@ def files_of(package: str) -> Iterator[Path]:
 
 @cache
 def source_digest(*packages: str) -> str:
-    """A digest of what the files of packages hold, for the keys of what they make."""
+    """A digest of the files of packages, for the keys of their products."""
     return digest(part for p in packages for f in files_of(p) for part in (f.name, f.read_bytes()))
 
 
 def version_of(distribution: str) -> str:
-    """The version of a library; empty if its files are just there."""
+    """The version of a library; empty if it is not an installed distribution."""
     try:
         return version(distribution)
     except PackageNotFoundError:

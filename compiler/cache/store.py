@@ -1,8 +1,8 @@
 """The build cache as one file, for other machines of a team or for container images.
 
-A store is a zip of entries, each with its SHA-256, and `store.json`, which says what they were made for. Keys have all that
-decides what an entry is - processor features, toolchain, sources - so entries of a store that do not fit are never found, and
-those that are damaged or named otherwise than entries are refused.
+A store is a zip of entries, each with its SHA-256, and `store.json`, which says what they were built for. Keys include
+everything that decides an entry - processor features, toolchain, sources - so unsuitable entries of a store never
+match, and damaged or misnamed ones are rejected.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from occ.compiler.diagnostics import error
 FORMAT = 1
 _HEAD = "store.json"
 _SUM = ".sha256"
-# What a build finds again; `stat` is of the files of one machine, and artifacts are of its models.
+# kinds worth sharing; `stat` is about files of one machine, and artifacts about its models
 SHARED = tuple(k for k in KINDS if k not in ("stat", "artifact"))
 _ENTRY = re.compile(rf"({'|'.join(SHARED)})/([0-9a-f]{{2}})/(\2[0-9a-f]+)((?:\.[A-Za-z0-9_]+)*)")
 
@@ -34,9 +34,9 @@ class Store:
     """The contents of a store of kernels.
 
     Attributes:
-        entries: how many it has.
+        entries: their number.
         size: their bytes.
-        made_for: the processor and the version of occ that it was made with, as text.
+        made_for: the processor and the version of occ, as text.
     """
 
     entries: int
@@ -45,7 +45,7 @@ class Store:
 
 
 def export(cache: Cache, file: Path, made_for: str) -> Store:
-    """Write the entries of a cache to a file, under a temporary name until it is whole.
+    """Write the entries of a cache to a file, under a temporary name until it is complete.
 
     Raises:
         OSError: the file cannot be written.
@@ -83,7 +83,7 @@ def import_(cache: Cache, file: Path) -> Store:
     """Put the entries of a store into a cache; nothing is written if one of them is damaged.
 
     Raises:
-        CompileError: OCC0603 the file is no store, or is damaged.
+        CompileError: OCC0603 the file is not a store, or is damaged.
         OSError: it cannot be read, or the cache cannot be written.
     """
     try:
@@ -114,7 +114,7 @@ def _parts(file: Path, name: str) -> tuple[str, str, str, str]:
 
 
 def _check(z: zipfile.ZipFile, file: Path, name: str) -> None:
-    """An entry has the digest that it was written with."""
+    """An entry has the digest with which it was written."""
     _parts(file, name)
     known = b""
     with suppress(KeyError):

@@ -25,7 +25,7 @@ class Guilty:
 
     Attributes:
         ran: the pass.
-        op: the first op, in order, whose value it changed; None where no value of that name was there before.
+        op: the first op, in order, whose value it changed; None if no value of that name existed before.
         text: how a value differs, or how the pass failed.
         reproducer: path of the module before the pass.
         runs: how often the model was interpreted.
@@ -46,7 +46,7 @@ class Bisection:
         settings: as for a build.
         inputs: for the interpreter, in the order of the model.
         expected: the right results.
-        tolerance: share of the largest value by which results may differ.
+        tolerance: how much results may differ, relative to the largest value.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Bisection:
 
         Raises:
             CompileError: a pass fails (its diagnostic names it and has a reproducer), or the results are wrong before
-                any pass could be at fault.
+            the first pass.
         """
         _, whole = self.after(10**6)
         passes = whole.manager.ran
@@ -113,7 +113,7 @@ class Bisection:
 
 
 def crash_of(source: Source, settings: Settings) -> CompileError | None:
-    """The internal error that a compilation ends with, if it does; other errors are raised."""
+    """The internal error that ends a compilation, if one does; other errors are raised."""
     try:
         made = Compilation(source, replace(settings, verify=True, listeners=()))
         made.advance(made.last_stage)

@@ -1,6 +1,6 @@
 """Checks rewrite rules on random operands: pattern and replacement are both interpreted, and compared.
 
-Of a fusion with a C function, that is what is compared with its region.
+A fusion's C function is compared with its region.
 """
 
 from __future__ import annotations
@@ -34,10 +34,10 @@ from occ.compiler.passes.rules.rule import Fusion, Rewrite, Rule
 from occ.runtime.errors import RunError
 from occ.runtime.native.foreign import run_foreign
 
-INSTANCES = 40  # that a rule is checked on
+INSTANCES = 40  # element types on which a rule is checked
 _ATTEMPTS = 25  # seeds tried for each
 SPECIAL = (np.nan, np.inf, -np.inf, 0.0, -0.0, 1.0, -1.0)
-TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}  # of the largest value
+TOLERANCE = {"f64": 1e-9, "f32": 1e-4, "f16": 2e-2, "bf16": 1e-1}  # relative to the largest value
 
 
 @dataclass
@@ -45,7 +45,7 @@ class Difference:
     """Operands for which the two sides of a rewrite differ.
 
     Attributes:
-        module: computes both sides, its inputs made constants.
+        module: computes both sides, with its inputs as constants.
         text: what differs, for people.
     """
 
@@ -59,7 +59,7 @@ class Report:
 
     Attributes:
         rule: the rule.
-        instances: on which it was applied, by element type.
+        instances: number of checked instances, by element type.
         difference: a counterexample, or None.
         reason: why there were no instances.
     """
@@ -81,7 +81,7 @@ def check_rule(rule: Rule, instances: int = INSTANCES, seed: int = 0, registry: 
         rule: the rule.
         instances: their number.
         seed: of the random numbers.
-        registry: the operators that it may speak of; the built-in ones if None.
+        registry: the operators that it may use; the built-in ones if None.
 
     Raises:
         CompileError: OCC0612 the code of the rule failed.
@@ -105,7 +105,7 @@ def check_rule(rule: Rule, instances: int = INSTANCES, seed: int = 0, registry: 
 def _instance(
     rule: Rule, seed: int, size: int, report: Report, registry: Registry
 ) -> tuple[Module, list[Value], Generator] | None:
-    """A module of both sides, before and after, and its inputs; None where none was found."""
+    """A module with both sides, before and after, and its inputs; None if none was found."""
     for attempt in range(_ATTEMPTS):
         rng = default_rng([seed, attempt])
         try:
@@ -121,7 +121,7 @@ def _instance(
 
 
 def _apply(rule: Rule, made: Instance) -> str:
-    """Apply a rule to the instance, a copy of the ops staying next to it.
+    """Apply a rule to the instance, next to an unchanged copy of the ops.
 
     Returns why that was not possible.
     """
@@ -155,12 +155,12 @@ def _apply(rule: Rule, made: Instance) -> str:
 
 
 def _has_function(rule: Rule) -> bool:
-    """Whether a fusion hands its region to a C function, which is compared with the region then."""
+    """Whether a fusion has a C function, which is then compared with the region."""
     return isinstance(rule, Fusion) and isinstance(rule.kernel, CKernel)
 
 
 def _give_both(made: Instance, before: Sequence[Value]) -> None:
-    """Let the instance give what its copy gives, and then what it gives itself."""
+    """Make the instance return its copy's results, followed by its own."""
     after = made.region.yields
     Rewriter(made.module).replace_operands(made.region.terminator, [*before, *after])
     numbered = [f"{w}_{k}" for w in ("before", "after") for k in range(len(after))]
@@ -182,7 +182,7 @@ class _WithKernels(Interpreter):
 
 
 def _copy(ops: Sequence[Op], outputs: Sequence[Value]) -> list[Value]:
-    """Copies of ops in front of them; returns what `outputs` are in the copy."""
+    """Insert copies of ops before them; returns the copies of `outputs`."""
     copies: dict[Value, Value] = {}
     first = ops[0]
     for op in ops:
@@ -218,7 +218,7 @@ def _values(rng: Generator, value: Value, *, special: bool) -> np.ndarray:
 
 
 def _differs(interpreter: Interpreter, module: Module, given: Sequence[np.ndarray]) -> str:
-    """Where the two halves of the results differ; empty if they do not, or if both sides refuse the operands."""
+    """Where the two halves of the results differ; empty if they do not, or if both sides reject the operands."""
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -242,7 +242,7 @@ def difference(a: np.ndarray, b: np.ndarray, dtype: DType) -> str:
 
 
 def _simpler(interpreter: Interpreter, module: Module, given: list[np.ndarray]) -> list[np.ndarray]:
-    """Operands of plainer values for which the sides still differ."""
+    """Operands with simpler values for which the sides still differ."""
     for k, data in enumerate(given):
         plain = (0, 1, -1, np.nan, np.inf) if data.dtype.kind == "f" else (0, 1, -1)
         for number in plain if data.dtype.kind in "if" else ():
@@ -254,7 +254,7 @@ def _simpler(interpreter: Interpreter, module: Module, given: list[np.ndarray]) 
 
 
 def _closed(module: Module, given: Sequence[np.ndarray]) -> Module:
-    """The module with its inputs made constants."""
+    """The module with its inputs as constants."""
     body = module.main.body
     for arg, data in zip(list(body.args), given, strict=True):
         arg.replace_uses(module.add_weight(arg.name, data))

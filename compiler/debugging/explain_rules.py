@@ -28,11 +28,11 @@ class Verdict:
 
 @dataclass
 class MatchExplainer:
-    """Listens to the passes that apply rules, as `Settings.why`.
+    """Observes the passes that apply rules, as `Settings.why`.
 
     Attributes:
-        value: name of the value asked about, or of an ONNX node.
-        verdicts: the nearest one by rule name.
+        value: name of the value in question, or of an ONNX node.
+        verdicts: the nearest one, by rule name.
     """
 
     value: str
@@ -46,12 +46,12 @@ class MatchExplainer:
         if distance is None:
             return
         old = self.verdicts.get(rule.name)
-        same = old is not None and old.op == op_text(op)  # its replacement was refused after all
+        same = old is not None and old.op == op_text(op)  # its replacement was rejected after all
         if old is None or same or (bool(reason), distance) <= (bool(old.reason), old.distance):
             self.verdicts[rule.name] = Verdict(distance, op_text(op), reason)
 
     def _distance(self, op: Op, limit: int) -> int | None:
-        """How many ops are between an op and the value above it; None if more than a pattern has."""
+        """The number of ops between an op and the value above it; None if more than a pattern has."""
         frontier = [op]
         for distance in range(limit):
             if any(self._is_named(o) for o in frontier):

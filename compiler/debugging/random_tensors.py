@@ -15,14 +15,14 @@ def random_array(
     integers: tuple[int, int] = (0, 2),
     positive: bool = False,
 ) -> np.ndarray:
-    """Ordinary values: bools, small integers, normal floats, and `text` where elements are objects.
+    """Ordinary values: bools, small integers, normally distributed floats, and `text` for object elements.
 
     Args:
-        rng: what draws them.
-        dtype: of the elements, as numpy or ml_dtypes has it.
+        rng: the random generator.
+        dtype: element type, in numpy or ml_dtypes.
         shape: extents.
-        integers: the least integer, and one above the greatest.
-        positive: floats from 0.1 to 1, for which every function is defined.
+        integers: the lowest integer, and one above the highest.
+        positive: whether floats are between 0.1 and 1, where every function is defined.
     """
     if dtype.kind == "O":
         return np.full(shape, "text", object)

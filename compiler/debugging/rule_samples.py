@@ -1,7 +1,7 @@
-"""Random instances of patterns: a module with the ops of a pattern on operands that fit them.
+"""Random instances of patterns: a module with the ops of a pattern on suitable operands.
 
-Operands that are ops themselves are made first; those that are free then take types that fit. What operators do not
-say of themselves (`sample`) is tried and, where inference refuses it, tried again with another seed.
+Operands that are ops are built first; free ones then get suitable types. Requirements that operators do not state
+(`sample`) are tried and, if inference rejects them, tried again with another seed.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Instance:
 
     Attributes:
         module: its main function yields the values of the rule's patterns.
-        fixed: arrays that a sampler of the rule gave, by name.
+        fixed: arrays from a sampler of the rule, by name.
     """
 
     def __init__(self, rule: Rule, rng: Generator, size: int, registry: Registry) -> None:
@@ -67,14 +67,14 @@ class Instance:
         self.region.insert(Op("yield", outputs, {}, ()))
 
     def value(self, pattern: Pattern, like: TensorType | None) -> Value:
-        """A value that a pattern stands for; free ones take a type."""
+        """A value for a pattern; free ones choose a type."""
         found = self.maybe(pattern, lambda: like)
         if found is None:
             raise Invalid("an operand is absent")
         return found
 
     def maybe(self, pattern: Pattern, like: Callable[[], TensorType | None]) -> Value | None:
-        """As `operand`, or None for one left out."""
+        """As `operand`, or None if it is left out."""
         key = pattern.name if isinstance(pattern, (Variable, Constant)) and pattern.name else pattern
         if key not in self.values:
             self.values[key] = self._make(pattern, like)
@@ -118,7 +118,7 @@ class Instance:
         raise Invalid(f"no constant satisfies the condition on `{pattern.name}`")
 
     def shape(self, rank: int | None = None, least: int = 1) -> Shape:
-        """A random shape of small extents, now and then an empty one."""
+        """A random shape with small extents, sometimes an empty one."""
         rank = int(self.rng.integers(0, 4)) if rank is None else rank
         extents = self.rng.integers(least, least + self.size, rank)
         if rank and least == 1 and self.size > 2 and self.rng.random() < 0.05:
@@ -202,7 +202,7 @@ def random_operand(rng: Generator, type_: TensorType) -> np.ndarray:
 
 
 def operand_type(made: Instance, spec: OpSpec, k: int, known: Sequence[Value | None]) -> TensorType | None:
-    """A type for the k-th operand of an op that fits those already known."""
+    """A type for the k-th operand of an op, compatible with those already known."""
     formal = spec.operands[min(k, len(spec.operands) - 1)] if spec.operands else None
     same = [v.tensor.dtype for v in known if v is not None]
     dtype = next((t for t in (*same, made.dtype) if formal is None or onnx_type_name(t) in formal.types), None)

@@ -13,7 +13,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Weight
 
 Fails = Callable[[Module], bool]
-Change = Callable[[Module], bool]  # makes one change; false where there is none of that number
+Change = Callable[[Module], bool]  # makes one change; false if there is none with that number
 Tell = Callable[[str], None]
 
 
@@ -75,7 +75,7 @@ def _changed(m: Module, change: Change) -> Iterator[Module]:
 
 
 def _end_at(m: Module, k: int) -> bool:
-    """Give the results of the k-th op as the outputs, and forget what follows."""
+    """Make the results of the k-th op the outputs, and drop everything after it."""
     body = m.main.body
     ops = body.body
     if k >= len(ops) - 1 or not ops[k].results:
@@ -86,7 +86,7 @@ def _end_at(m: Module, k: int) -> bool:
 
 
 def _begin_behind(m: Module, first: int, last: int) -> bool:
-    """Make inputs of what the ops of a range give to others."""
+    """Turn the results that a range of ops passes to others into inputs."""
     ops = m.main.body.body[first:last]
     for op in ops:
         for r in op.results:
@@ -104,7 +104,7 @@ def _drop_output(m: Module, k: int) -> bool:
 
 
 def _bypass(m: Module, k: int) -> bool:
-    """Let an operand of the same type stand for the k-th op."""
+    """Replace the k-th op by an operand of the same type."""
     ops = m.main.body.body
     op: Op | None = ops[k] if k < len(ops) else None
     if op is None or len(op.results) != 1:

@@ -22,12 +22,12 @@ from occ.compiler.passes.base import Pass
 from occ.compiler.passes.manager import Ran
 from occ.runtime.errors import RunError
 
-TOLERANCE = 1e-3  # of the largest value: passes may round differently, and errors add up
-_SIZES = (2, 3, 1, 4, 8, 16, 32, 48, 64, 96, 128, 224, 256, 512)  # tried for symbolic dims, in this order
+TOLERANCE = 1e-3  # relative to the largest value: passes may round differently, and errors accumulate
+_SIZES = (2, 3, 1, 4, 8, 16, 32, 48, 64, 96, 128, 224, 256, 512)  # values tried for symbolic dims, in this order
 
 
 class Recorder(Interpreter):
-    """An interpreter that keeps what every op outside of fused regions gives, by name and order."""
+    """An interpreter that records the results of every op outside of fused regions, by name and order."""
 
     def __init__(self, m: Module) -> None:
         super().__init__(m)
@@ -61,15 +61,15 @@ class NotInterpretable(Exception):
 
 
 def inputs_of(m: Module, given: Mapping[str, int], seed: int = 0) -> list[Any] | None:
-    """Small seeded inputs on which the module runs; None if none were found.
+    """Small seeded inputs for which the module runs; None if none were found.
 
     Args:
         m: the module, every value with a type.
-        given: values of symbolic dims, by the name that the model gives them.
+        given: values of symbolic dims, by the model's names.
         seed: of the values.
     """
     fixed = {info.symbol.name: given[info.label] for info in m.symbols.values() if info.label in given}
-    tried = product(_SIZES, (1, 0)) if m.symbols else [(_SIZES[0], 0)]  # sizes that differ show more, where they may
+    tried = product(_SIZES, (1, 0)) if m.symbols else [(_SIZES[0], 0)]  # different sizes reveal more, if allowed
     for size, apart in tried:
         inputs = _inputs(m, size, apart, fixed, seed)
         if inputs is None:
@@ -109,10 +109,10 @@ def difference(a: Any, b: Any, tolerance: float = TOLERANCE) -> str:
 
 
 class Validate:
-    """Listens to pass managers, of one module after the other.
+    """Observes pass managers, of one module after the other.
 
     Attributes:
-        dims: values of symbolic dims, by the name that the model gives them.
+        dims: values of symbolic dims, by the model's names.
         module: the one that is validated; an Ascend build has more than one.
         inputs: None while the module has no types yet.
         checked: passes after which the results were compared.
@@ -131,7 +131,7 @@ class Validate:
         """Compare after each pass.
 
         Raises:
-            CompileError: OCC0614 the pass changed a value, or the model does not run any more.
+            CompileError: OCC0614 the pass changed a value, or the model no longer runs.
         """
         if m is not self.module:
             self.module, self.inputs, self.before = m, None, None

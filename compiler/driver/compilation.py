@@ -49,11 +49,11 @@ class Compilation:
     """One model on its way through the stages.
 
     Attributes:
-        module: the model at the stage it has come to.
+        module: the model at the stage that it has reached.
         source: how messages name the model.
-        cache: the build cache, or one that goes away with this object.
-        native: object files, once native code has been made.
-        took: seconds for each kernel that was compiled then, by name; others came from the cache.
+        cache: the build cache, or a temporary one for the lifetime of this object.
+        native: object files, once native code has been generated.
+        took: seconds for each kernel that was compiled, by name; others came from the cache.
         seconds: wall time of each phase.
         places: the input and axis that shows each symbol, by label.
     """
@@ -100,7 +100,7 @@ class Compilation:
         self._save_text()
 
     def _again(self, number: int) -> Module:
-        """The module as it was after a number of passes, made from the source again."""
+        """The module after a number of passes, recreated from the source."""
         quiet = replace(
             self.settings, special=(), limit=number, verify=False, listeners=(), stop_after="", tune=None, why=None
         )
@@ -109,17 +109,17 @@ class Compilation:
 
     @property
     def broadcasts(self) -> Mapping[str, Broadcast]:
-        """Sizes that inputs show, and that were taken for others where a node broadcasts, by label."""
+        """Input sizes that were assumed equal to others where a node broadcasts, by label."""
         return {n: b for n, b in self.module.broadcasts.items() if n in self.places}
 
     @property
     def phases(self) -> dict[str, float]:
-        """Wall times of what is not passes."""
+        """Wall times of everything but passes."""
         return {name: self.seconds[name] for name in ("import", "codegen") if name in self.seconds}
 
     @property
     def slowest(self) -> list[tuple[float, str, list[str]]]:
-        """Seconds, name and ONNX nodes of the kernels that took longest to compile, no more than eight."""
+        """Seconds, name and ONNX nodes of the slowest kernels to compile, at most eight."""
         nodes = nodes_of(self.module)
         took = sorted((self.took or {}).items(), key=lambda item: -item[1])[:8]
         return [(seconds, name, nodes.get(name, [])) for name, seconds in took]
@@ -131,15 +131,15 @@ class Compilation:
 
     @property
     def stages(self) -> list[str]:
-        """All stages that the target has, and the forms of its text."""
+        """All stages of the target, and the forms of its text."""
         known = [s.name for s in STAGES if s.name == "imported" or s.name in self.pipeline]
         return [*known, *self.target.texts]
 
     def advance(self, stage: str) -> Module:
-        """Bring the module to a stage, or to where the settings say to stop.
+        """Bring the module to a stage, or to where the settings stop.
 
         Raises:
-            CompileError: the model cannot be compiled; or OCC0602 the stage is unknown or before the module's.
+            CompileError: the model cannot be compiled; or OCC0602 the stage is unknown or already passed.
         """
         if stage != self.module.stage and stage not in {"imported", *self.pipeline}:
             raise self._no_stage(stage)
@@ -165,7 +165,7 @@ class Compilation:
         return self.module
 
     def finished(self) -> Module:
-        """The module after all passes, from which code is made.
+        """The module after all passes, from which code is generated.
 
         Raises:
             CompileError: as `advance`; or OCC0603 the settings stop before the end.
@@ -178,7 +178,7 @@ class Compilation:
         return m
 
     def _release(self) -> None:
-        """Give back the pages of weights: they come again from the files in which they are if they are needed."""
+        """Release the pages of weights: they are read from their files again if needed."""
         self._files |= mapped_files(w.data for w in self.module.weights.values())
         for file in self._files:
             file.madvise(mmap.MADV_DONTNEED)
@@ -206,7 +206,7 @@ class Compilation:
         self.module.target = self.target.name
 
     def _check_operators(self) -> None:
-        """Refuse operators of a device where the target is none."""
+        """Reject operators of a device unless the target is one."""
         if stray := [op for op in self.module.walk() if "device" in op.spec.tags and not self.target.takes(op.name)]:
             raise CompileError(_only_on_devices(op, self.target.name, self.module.name) for op in stray)
 
@@ -216,7 +216,7 @@ class Compilation:
             self.texts[f"ir/{self.module.stage}.occ"] = text.encode()
 
     def check(self) -> list[Diagnostic]:
-        """Find everything that the target cannot take, without generating code.
+        """Find everything that the target does not support, without generating code.
 
         Returns:
             Warnings: OCC0301 for each op that an Ascend device leaves to the CPU.
@@ -230,11 +230,11 @@ class Compilation:
         """Compile to the end.
 
         Args:
-            linked: the native code must be a library that this machine can load.
+            linked: whether the native code must be a library that this machine can load.
 
         Raises:
-            CompileError: the model cannot be compiled, or the toolchain is missing or fails; or OCC0603 `linked` code is
-                asked for, and the options name another machine.
+            CompileError: the model cannot be compiled, or the toolchain is missing or fails; or OCC0603 with `linked`,
+            the options name another machine.
         """
         self.target.prepare(self.cache)
         m = self.finished()
@@ -255,12 +255,12 @@ class Compilation:
 
     @property
     def jobs(self) -> int:
-        """Processes of the toolchain at once."""
+        """Concurrent toolchain processes."""
         return self.settings.jobs
 
     @property
     def progress(self) -> Callable[[str], None]:
-        """Told what is being done."""
+        """Called with the current activity."""
         return self.settings.progress
 
     def at(self, dims: Mapping[str, int], alike: bool = False) -> Module:
@@ -268,13 +268,13 @@ class Compilation:
 
         Args:
             dims: the values.
-            alike: what depends on these stays computed, so that the ops are the same at all values.
+            alike: symbols on which nothing may be specialised, so that the ops are the same for all values.
 
         Raises:
-            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+            CompileError: it does not compile; or OCC0603 it was given as a module, which cannot be read again.
         """
         self._check_readable("gears need")
-        # By input rather than by name: names of the model may have turned out to be one symbol.
+        # By input rather than by name: several names of the model may have become one symbol.
         shapes = {
             arg.name: [evaluate(d, dims) for d in arg.tensor.dims]
             for arg in self.module.main.args
@@ -288,10 +288,10 @@ class Compilation:
         return other.advance(other.last_stage)
 
     def specialised_modules(self) -> list[Module]:
-        """The model at the last stage with each of the extents for which there is a plan of its own.
+        """The model specialised to each of the shapes that have a plan of their own, at the last stage.
 
         Raises:
-            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+            CompileError: it does not compile; or OCC0603 it was given as a module, which cannot be read again.
         """
         made: list[Module] = []
         for k, overrides in enumerate(self.settings.special, 1):
@@ -301,7 +301,7 @@ class Compilation:
         if self.settings.cases and not is_text(self.given):
             for overrides in cases(self.broadcasts, self.settings.overrides):
                 self.progress("sizes of 1 that broadcast")
-                with suppress(CompileError):  # what does not fit so is refused by the plan for all sizes
+                with suppress(CompileError):  # the plan for all sizes rejects what does not fit
                     made.append(self._special(overrides))
         return made
 
@@ -313,23 +313,23 @@ class Compilation:
         return m
 
     def _check_readable(self, who: str, changed: bool | None = None) -> None:
-        """Refuse to compile again what was given as a module, and has been changed since, or what else is `changed`."""
+        """Refuse to recompile a module that was modified since it was given, or anything else that is `changed`."""
         if isinstance(self.given, Module) if changed is None else changed:
             message = f"{who} the model itself, not a text of a later stage"
             raise error("OCC0603", message, help="build the .onnx file")
 
     def artifact_with(self, options: Mapping[str, str]) -> Artifact:
-        """The artifact of the same model with other options of the target instead of some of these.
+        """The artifact of the same model with some options of the target replaced.
 
         Raises:
-            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+            CompileError: it does not compile; or OCC0603 it was given as a module, which cannot be read again.
         """
         self._check_readable("several machines need")
         changed = {**self.settings.options, **options}
         return Compilation(self.given, replace(self.settings, options=changed, save_stages=False, tune=None)).artifact()
 
     def artifact_for(self, target: str, m: Module) -> Artifact:
-        """The artifact of a module for another target, with the default options of that.
+        """The artifact of a module for another target, with that target's default options.
 
         Raises:
             CompileError: it does not compile.
@@ -348,13 +348,13 @@ class Compilation:
         ).artifact()
 
     def _undefined_sizes_error(self, names: Sequence[str], m: Module) -> CompileError:
-        """The error of a plan whose sizes a run could not know."""
+        """The error for a plan with sizes that a run could not determine."""
         shown = ", ".join(f"`{shorten(m.symbols[n].label if n in m.symbols else n)}`" for n in names[:4])
         text = f"nothing that a run is given tells the size {shown}"
         return error("OCC0310", text, where=self.source, help="give the extents of inputs with --shape or --dim")
 
     def _generate(self, m: Module) -> Generated:
-        """Generate code; a fault of the generator leaves a reproducer."""
+        """Generate code; a bug in the generator leaves a reproducer."""
         try:
             return self.target.generate(self, m)
         except (CompileError, RunError, OSError, MemoryError):

@@ -21,8 +21,8 @@ from occ.runtime.errors import RunError
 from occ.runtime.forks import renew_in_children
 
 _KEPT = 256  # compiled ops
-_LARGEST_VALUE = 1024  # elements of an operand that is taken for one that decides shapes
-_VARIED = 16  # sets of values, after which those of an op are taken to be others every time, as in a loop
+_LARGEST_VALUE = 1024  # maximum elements of an operand that may decide shapes
+_VARIED = 16  # sets of values, after which an op's values are considered different every time, as in a loop
 
 Compiled = Callable[[Sequence[Any]], list[Any]]
 Compile = Callable[[Module], Compiled]
@@ -31,13 +31,13 @@ Compile = Callable[[Module], Compiled]
 class DeferredCompiler:
     """Runs deferred ops: compiled once for each set of shapes and of values that decide shapes.
 
-    An op that moves elements by values that are always others, such as a Slice that starts at the number of an iteration, is
-    left to the reference implementation of `onnx`, which is numpy: compiling takes a thousand times as long. So is one that moves
-    texts, which no code is made for.
+    An op that moves elements by values that always differ, such as a Slice that starts at the iteration number, is left
+    to `onnx`'s reference implementation, which is numpy: compiling takes a thousand times as long. So is one that moves
+    strings, for which no code is generated.
 
     Args:
         compile: makes a module, whose inputs have constant extents, ready to run.
-        registry: the operators that there may be.
+        registry: the available operators.
     """
 
     def __init__(self, compile: Compile, registry: Registry) -> None:  # noqa: A002
@@ -54,10 +54,10 @@ class DeferredCompiler:
         self._lock = threading.Lock()
 
     def __call__(self, text: str, operands: Sequence[Any]) -> list[Any]:
-        """Run the op that `text` states.
+        """Run the op given by `text`.
 
         Raises:
-            RunError: OCC0504 the op does not fit its operands.
+            RunError: OCC0504 the op does not match its operands.
             CompileError: it cannot be compiled at all.
         """
         from occ.compiler.frontend.text import parse  # few models have deferred ops
@@ -92,7 +92,7 @@ class DeferredCompiler:
     def _moved(self, text: str, operands: Sequence[Any]) -> list[Any] | None:
         """The reference implementation's result of an op that only moves data.
 
-        None where it is none that only moves, or does not take the operands.
+        None if it does more than move data, or rejects the operands.
         """
         from occ.compiler.frontend.text import parse
 
@@ -107,7 +107,7 @@ class DeferredCompiler:
 
 
 def _only_moves(m: Module) -> bool:
-    """Whether the op of a module reads elements or counts, and computes nothing of them."""
+    """Whether a module's op reads elements or counts, and computes nothing from them."""
     (op,) = m.main.body.body
     names = {op.spec.operand_name(k) for k, v in enumerate(op.operands) if v is not None}
     return op.spec.moves or op.spec.writes == "any" or names <= set(op.spec.static)
@@ -133,7 +133,7 @@ def _reference(m: Module) -> Compiled:
 
 
 def _misfit(e: CompileError) -> Exception:
-    """The run error of a deferred model that does not fit its operands."""
+    """The run error of a deferred model that does not match its operands."""
     first = e.diagnostics[0]
     if not first.code.startswith("OCC02"):
         return e
@@ -143,7 +143,7 @@ def _misfit(e: CompileError) -> Exception:
 def _decided_by_value(m: Module) -> tuple[bool, ...]:
     """Whether each operand's value may decide a shape."""
     (op,) = m.main.body.body
-    whole = op.spec.composite is not None  # what it is made of may look at any of them
+    whole = op.spec.composite is not None  # its parts may use any of them
     names = {v: whole or op.spec.operand_name(k) in op.spec.static for k, v in enumerate(op.operands) if v is not None}
     return tuple(names[a] for a in m.main.args)
 
@@ -162,7 +162,7 @@ def _key(x: Any, *, value: bool) -> Hashable:
 
 
 def _concrete(m: Module, operands: Sequence[Any], constant: Sequence[bool]) -> Module:
-    """The module with the shapes of the operands, and the values of some as constants."""
+    """The module with the shapes of the operands, and some of their values as constants."""
     kept: list[Value] = []
     for arg, x, is_constant in zip(m.main.args, operands, constant, strict=True):
         array = np.asarray(x)
@@ -176,5 +176,5 @@ def _concrete(m: Module, operands: Sequence[Any], constant: Sequence[bool]) -> M
 
 
 def has_foreign_types(ops: Sequence[Op]) -> bool:
-    """Whether ops touch elements that native code does not have."""
+    """Whether ops use elements that native code does not support."""
     return any(foreign_types(op) for op in ops)

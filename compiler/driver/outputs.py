@@ -10,16 +10,16 @@ from occ.compiler.diagnostics import error
 
 
 def check_out(out: Path, sources: Iterable[object], *, folder: bool = False, streams: bool = False) -> Path:
-    """The place to write to: that which a symbolic link leads to, if it is one.
+    """The path to write to: the target of a symbolic link, if it is one.
 
     Args:
-        out: where somebody wants a file.
-        sources: what the model is read from; what is no path of a file is passed over.
-        folder: a folder is to be written.
-        streams: what is written may go to a device, a pipe or a socket, which stays what it is.
+        out: the requested path.
+        sources: where the model is read from; anything that is not a file path is ignored.
+        folder: whether a folder is written.
+        streams: whether the output may be a device, a pipe or a socket, which is kept.
 
     Raises:
-        CompileError: OCC0605 something is there that is not to be replaced.
+        CompileError: OCC0605 it would replace something that must not be replaced.
     """
     place = out.resolve() if out.is_symlink() else out
     if not place.exists():
@@ -35,7 +35,7 @@ def check_out(out: Path, sources: Iterable[object], *, folder: bool = False, str
 
 
 def check_not_read(out: Path, sources: Iterable[object]) -> None:
-    """Raise an error if a file that is to be written is one that the model is read from.
+    """Raise an error if an output file is one that the model is read from.
 
     Raises:
         CompileError: OCC0605.
@@ -49,4 +49,4 @@ def _is_same(out: Path, source: str | os.PathLike[str]) -> bool:
     try:
         return out.samefile(source)
     except (OSError, ValueError):
-        return False  # the text of a model is no path
+        return False  # the text of a model is not a path

@@ -1,4 +1,4 @@
-"""Loads what users add: rules, passes, operators and targets."""
+"""Loads user extensions: rules, passes, operators and targets."""
 
 from __future__ import annotations
 
@@ -28,14 +28,14 @@ from occ.compiler.passes.rules.schedule_rule import ScheduleRule
 
 @dataclass
 class Extensions:
-    """Rules, passes and operators of one compilation, besides the compiler's own.
+    """Rules, passes and operators of one compilation, in addition to the compiler's own.
 
     Attributes:
         rules: fusion and rewrite rules.
-        schedule_rules: in the order in which they are asked.
-        passes: passes with the stage on the way to which they run, after the compiler's own ones.
+        schedule_rules: in the order in which they are tried.
+        passes: passes with their stage, in which they run after the compiler's own ones.
         files: the rule files, for the command line of a reproducer.
-        registry: the operators, the built-in ones included.
+        registry: the operators, including the built-in ones.
     """
 
     rules: list[Rule] = field(default_factory=list)
@@ -103,7 +103,7 @@ class Extensions:
             self.schedule_rules.append(rule)
 
     def check_rules(self) -> None:
-        """Check that there are the operators that rules speak of; they may be defined after them.
+        """Check that the operators used in rules exist; they may be defined after them.
 
         Raises:
             CompileError: OCC0610 there is no such operator or attribute.
@@ -149,7 +149,7 @@ def load_file(path: Path) -> ModuleType:
 
 
 class _Uncached(SourceFileLoader):
-    """Compiles the source itself: what Python keeps next to it goes by size and second, and rules change faster."""
+    """Compiles the source itself: Python's cached bytecode is keyed by size and second, and rules change faster."""
 
     def get_code(self, fullname: str) -> CodeType:
         return self.source_to_code(self.get_data(self.path), self.path)

@@ -32,7 +32,7 @@ from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count
 
-_LARGEST_KEPT = 64 << 20  # bytes of a model in memory that a session holds on to
+_LARGEST_KEPT = 64 << 20  # maximum bytes of an in-memory model that a session keeps
 
 
 def open_session(
@@ -43,10 +43,10 @@ def open_session(
 
     Args:
         artifact: the artifact.
-        threads: of one run; OCC_NUM_THREADS or all processors if None.
-        simulate: run device parts on the simulator instead of on a device.
-        options: of the session on a device, such as `device_id` and `npu_mem_limit`.
-        rules: of the compilation, for operators of users in what is compiled or interpreted during a run.
+        threads: for one run; OCC_NUM_THREADS or all processors if None.
+        simulate: whether to run device parts on the simulator instead of a device.
+        options: of a device session, such as `device_id` and `npu_mem_limit`.
+        rules: of the compilation, for user operators compiled or interpreted during a run.
 
     Raises:
         RunError: the artifact cannot be used.
@@ -70,7 +70,7 @@ def _interpretable(artifact: Artifact, registry: Registry) -> Module:
     """The module of an artifact of `interp`.
 
     Raises:
-        RunError: OCC0502 it is missing, is no text, or does not fit the manifest.
+        RunError: OCC0502 it is missing, not a text, or does not match the manifest.
         CompileError: the text is not valid, or has operators that the registry lacks.
     """
     if TEXT not in artifact.files:
@@ -87,15 +87,15 @@ def _interpretable(artifact: Artifact, registry: Registry) -> Module:
 
 
 def deferred_compiler(rules: Sequence[Any] = ()) -> RunDeferred:
-    """The compiler of deferred ops for one session; `rules` as those of `open_session`."""
+    """The compiler of deferred ops for one session; `rules` as in `open_session`."""
     registry = extensions(rules).registry
     return DeferredCompiler(lambda m: _compile_deferred(m, registry), registry)
 
 
 def _compile_deferred(m: Module, registry: Registry) -> Compiled:
-    """A deferred op with known operands as native code; what native code has no types for is interpreted."""
+    """A deferred op with known operands as native code; unsupported element types are interpreted."""
     here = {"halide.target": "host"}
-    # Not cached: it may come once and never again.
+    # Not cached: it may occur once and never again.
     compilation = Compilation(m, Settings("cpu-jit", options=here, rules=[registry], cache=False))
     if has_foreign_types(compilation.advance("canonical").main.body.body):
         return _interpreted(m)
@@ -121,7 +121,7 @@ def _runnable(session: Session) -> Compiled:
 def compile_model(
     source: Source | ExportedProgram, settings: Settings, threads: int | None = None, *, simulate: bool = False
 ) -> Session:
-    """Compile a model and open a session on the result; `simulate` as `open_session`.
+    """Compile a model and open a session on the result; `simulate` as in `open_session`.
 
     Raises:
         CompileError: the model cannot be compiled; for an Ascend device, also if the CANN toolkit is missing or fails.
@@ -131,11 +131,11 @@ def compile_model(
 
 @dataclass(frozen=True)
 class Soon:
-    """A session that is there soon.
+    """A session that is available quickly.
 
     Attributes:
-        session: on the code of the target, or of one that makes code sooner.
-        missing: how many kernels of the target are not compiled yet; 0 where the session has its code, or there can be none.
+        session: on the code of the target, or of one that generates code faster.
+        missing: number of kernels not compiled yet; 0 if the session uses the target's code, or there can be none.
     """
 
     session: Session
@@ -143,9 +143,9 @@ class Soon:
 
 
 def compile_soon(source: Source | ExportedProgram, settings: Settings, threads: int | None = None) -> Soon:
-    """Compile a model for a target, or for one that makes code sooner where kernels are missing.
+    """Compile a model for a target, or for a faster-compiling one if kernels are missing.
 
-    A target that lacks an option that is given, or something of the model, does not stand in for another.
+    A target without a requested option or feature of the model is not used as a substitute.
 
     Raises:
         CompileError: the model cannot be compiled.
@@ -155,7 +155,7 @@ def compile_soon(source: Source | ExportedProgram, settings: Settings, threads: 
     try:
         missing = target.missing(compilation, m)
         is_there = not missing
-    except CompileError:  # nothing here can compile what is missing
+    except CompileError:  # nothing here can compile the missing kernels
         missing, is_there = 0, False
     if not is_there and target.sooner and settings.options.keys() <= get_target(target.sooner).options.table.keys():
         with suppress(CompileError):

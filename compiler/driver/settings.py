@@ -16,25 +16,25 @@ Progress = Callable[[str], None]
 
 @dataclass
 class Settings:
-    """The settings of a build, besides the model.
+    """The settings of a build, apart from the model.
 
     Attributes:
         target: name of the target.
         overrides: extents fixed by the user.
         options: `-C` options as text.
-        cache: use the build cache.
-        jobs: processes of the toolchain at once.
-        save_stages: put the text of every stage into the artifact.
-        verify: check the module after each pass.
+        cache: whether to use the build cache.
+        jobs: concurrent toolchain processes.
+        save_stages: whether to put the text of every stage into the artifact.
+        verify: whether to check the module after each pass.
         limit: passes to run; None for all.
         stop_after: name of the pass to stop after.
         listeners: called before and after each pass.
         rules: rules, passes and operators of the user: objects, modules, or paths of rule files.
-        progress: called with what is being done.
-        tune: returns the choices of schedules that measurements prefer, see `Context`.
-        why: called with the reasons why rules do not match, see `Context`.
-        cases: also make plans for sizes of 1 that a node broadcasts, as the artifact is to run without the compiler.
-        special: extents for which there is a plan of its own, each as `overrides` would be.
+        progress: called with the current activity.
+        tune: returns the schedule choices that measurements prefer, see `Context`.
+        why: called with reasons why rules do not match, see `Context`.
+        cases: whether to make plans for broadcast sizes of 1 too, for artifacts that run without the compiler.
+        special: shapes with a plan of their own, each like `overrides`.
     """
 
     target: str = DEFAULT

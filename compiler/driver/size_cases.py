@@ -1,8 +1,8 @@
 """Compiles the model again for input sizes that break an assumption of the plan.
 
-A build takes two sizes for equal where a node broadcasts one to the other (`ir/shape.py`), and where axes share a name, and so has
-one plan that is as fast as any. Where an input has an extent of 1, and the other is more, or axes of one name have unlike
-extents, a session compiles the model for that case.
+A build assumes that two sizes are equal if a node broadcasts one to the other (`ir/shape.py`), or if axes share a name,
+and so has one fast plan. If one extent turns out to be 1 and the other larger, or axes with one name differ, a session
+compiles the model for that case.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from occ.runtime.session import Session
 Place = tuple[str, int]  # an input and an axis
 Places = Mapping[str, Sequence[Place]]
 Shapes = Mapping[str, tuple[int, ...]]
-_MOST = 4  # plans in an artifact; a session makes those that it needs
+_MOST = 4  # maximum plans in an artifact; a session creates those that it needs
 
 
 def shown_at(m: Module) -> dict[str, list[Place]]:
@@ -38,14 +38,14 @@ def shown_at(m: Module) -> dict[str, list[Place]]:
 
 
 def assumptions(found: Mapping[str, Broadcast], places: Places) -> list[Assumption]:
-    """The size assumptions of a manifest."""
+    """The size assumptions recorded in a manifest."""
     return [Assumption(n, b.other, b.node, *p) for n, b in found.items() for p in places[n]]
 
 
 def cases(found: Mapping[str, Broadcast], given: Overrides) -> Iterator[Overrides]:
-    """Cases of sizes that an artifact gets plans for.
+    """Cases of sizes for which an artifact gets plans.
 
-    Sizes that are added to other symbols and numbers, one of each two, and several at once.
+    Sizes assumed equal to other symbols and numbers: one of each pair, and several at once.
     """
     names = [n for n, b in found.items() if b.plain]
     sets = chain.from_iterable(combinations(names, k) for k in range(1, len(names) + 1))
@@ -55,16 +55,16 @@ def cases(found: Mapping[str, Broadcast], given: Overrides) -> Iterator[Override
 
 
 class SizeCases:
-    """Sessions for input sizes that the general plan does not cover, made on first use.
+    """Sessions for input sizes that the general plan does not cover, created on first use.
 
-    May be called from many threads.
+    Thread-safe.
 
     Args:
-        found: the sizes that were taken for others.
+        found: the sizes that were assumed equal to others.
         places: where inputs show each size.
         ranks: of inputs.
-        given: what the user has fixed.
-        made: a session with other extents fixed or named.
+        given: extents fixed by the user.
+        made: creates a session with other extents fixed or named.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class SizeCases:
         self._known: dict[tuple[str, ...], Session | None] = {}
 
     def __call__(self, shapes: Shapes) -> Session | None:
-        """The session for inputs of these extents; None if it is no other one, or does not compile."""
+        """The session for inputs with these extents; None if the general one applies, or it does not compile."""
         extents = {name: [n for p in at for n in _extent(shapes, p)] for name, at in self._places.items()}
         unlike = tuple(name for name, sizes in extents.items() if len(set(sizes)) > 1)
         ones = tuple(name for name in self._found if 1 in extents[name])
@@ -95,7 +95,7 @@ class SizeCases:
         return replace(self._given, dims={**self._given.dims, **dict.fromkeys(ones, 1)})
 
     def _apart(self, names: Sequence[str]) -> Overrides:
-        """A name of its own for each axis that shares one of these."""
+        """A separate name for each axis that shares one of these."""
         shapes = {k: list(v) for k, v in self._given.shapes.items()}
         for name in names:
             for tensor, axis in self._places[name]:

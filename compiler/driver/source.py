@@ -21,15 +21,15 @@ from occ.compiler.ir.stages import BY_NAME
 from occ.compiler.ir.verify import problems
 from occ.compiler.ir.verify_plan import plan_problems
 
-# A path may be of a program of torch.export, too; where a program itself is taken, `in_onnx` makes a message of it.
+# A path may also be a program of torch.export; programs themselves are converted by `in_onnx`.
 Source = str | os.PathLike[str] | bytes | ModelProto | Module
 
 
 def in_onnx(source: Source | ExportedProgram) -> Source:
-    """A program of torch.export, or the file of one, as an ONNX model; any other source as it is.
+    """A torch.export program, or its file, as an ONNX model; any other source unchanged.
 
     Raises:
-        CompileError: as `program_to_onnx`. TypeError: it is no model.
+        CompileError: as `program_to_onnx`. TypeError: it is not a model.
     """
     if is_program_file(source):
         return program_to_onnx(cast(str, source))
@@ -46,13 +46,13 @@ def load_module(source: Source, overrides: Overrides | None = None, registry: Re
     """The module of a model: an `.onnx` or `.occ` file, bytes or text of either, or a message.
 
     Args:
-        source: the model, or a `.pt2` file of torch.export; a module is returned as it is.
+        source: the model, or a `.pt2` file of torch.export; a module is returned unchanged.
         overrides: extents fixed by the user.
-        registry: the operators that it may use; the built-in ones if None.
+        registry: the available operators; the built-in ones if None.
 
     Raises:
-        CompileError: it cannot be read, with every problem found; OCC0603 further outputs or other extents are asked of what is
-            no ONNX model.
+        CompileError: it cannot be read, with every problem found; OCC0603 extra outputs or other shapes are requested
+        of a source that is not ONNX.
     """
     if overrides is not None and overrides.outputs and is_text(source):
         raise error("OCC0603", "--outputs needs an ONNX model: a text has its outputs already", help="edit its `yield`")
@@ -78,7 +78,7 @@ def _read(source: str | os.PathLike[str], registry: Registry | None) -> Module:
 
 
 def _check_extents(m: Module, asked: Overrides) -> None:
-    """Refuse extents for a text, which has its own, but for those of the inputs of a run.
+    """Reject extents for a text, which has its own, except those of a run's inputs.
 
     Raises:
         CompileError: OCC0603.
@@ -94,7 +94,7 @@ def _check_extents(m: Module, asked: Overrides) -> None:
 
 
 def _is_inline(source: str) -> bool:
-    """Whether a string is a text itself rather than a path, such as `module.onnx`."""
+    """Whether a string is itself a text rather than a path, such as `module.onnx`."""
     return "\n" in source or "{" in source
 
 
@@ -124,7 +124,7 @@ def _read_text(path: Path, registry: Registry | None) -> Module:
 
 def parsed(text: str, registry: Registry | None = None, **how: Any) -> Module:
     """The module of a text, as `frontend.text.parse`."""
-    from occ.compiler.frontend.text import parse  # models come as ONNX: the parser is loaded where there is text
+    from occ.compiler.frontend.text import parse  # models usually are ONNX: the parser is loaded only for text
 
     m, where = parse(text, registry, **how), str(how.get("path") or "<text>")
     if "main" not in m.funcs:
@@ -132,7 +132,7 @@ def parsed(text: str, registry: Registry | None = None, **how: Any) -> Module:
     stage = BY_NAME.get(m.stage)
     if stage is None:
         raise error("OCC0602", f"`{m.stage}` is no stage", help=f"stages: {', '.join(BY_NAME)}")
-    # Not all that holds at a stage: what comes out in the middle of the passes to the next one is read again as well.
+    # Not all invariants of a stage: the output in the middle of the passes to the next one can be read too.
     wrong = chain(problems(m, types=stage.typed), plan_problems(m) if m.stage == "lowered" else ())
     if found := list(islice(wrong, 8)):
         raise error(
@@ -146,12 +146,12 @@ def parsed(text: str, registry: Registry | None = None, **how: Any) -> Module:
 
 
 def name_of(source: Source, m: Module) -> str:
-    """How messages name a model: its path, or the name that it has itself."""
+    """How messages name a model: its path, or its own name."""
     return str(source) if isinstance(source, (str, os.PathLike)) and "\n" not in str(source) else m.name
 
 
 def recipe(source: Source) -> Callable[[], Source]:
-    """Gives the source again and again, although compiling changes modules."""
+    """Provides the source repeatedly, although compiling changes modules."""
     if not isinstance(source, Module):
         return lambda: source
     text, data = module_text(source), [source.weights[n].data for n in weight_offsets(source)]

@@ -1,8 +1,8 @@
 """Reads the blocked channel layout of onnxruntime's optimiser (`com.microsoft.nchwc`).
 
-The compiler chooses the order of elements itself, so all images are `[N, C, H, W]` here, and of the blocks their size alone
-matters, for the order of stored weights. The file does not say it, but mostly has something that is so for one size only:
-weights for 24 channels are no blocks of 16, and 8 channels that take the room of 16 are no blocks of 8.
+The compiler chooses layouts itself, so all images are `[N, C, H, W]` here, and only the block size matters, for the
+order of stored weights. The file does not state it, but usually something implies it: weights for 24 channels cannot be
+blocks of 16, and 8 channels in the space of 16 cannot be blocks of 8.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 from occ.runtime import machine
 
-_SIZES = (8, 16)  # of processors with AVX or less, and of those with AVX-512 or NEON
-_STORED = ("Conv", "ReorderInput")  # operators to which the size of a block matters
-# What may read channels in blocks without knowing of them.
+_SIZES = (8, 16)  # on processors with AVX or less, and with AVX-512 or NEON
+_STORED = ("Conv", "ReorderInput")  # operators for which the block size matters
+# Operators that may read blocked channels unknowingly.
 _ANY_ORDER = frozenset((
     "Add", "Clip", "Concat", "Div", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mish", "Mul", "Relu",
     "Sigmoid", "Softplus", "Sub", "Sum", "Swish", "Tanh", "com.microsoft.Gelu", "com.microsoft.QuickGelu", "yield",
@@ -27,12 +27,13 @@ _ANY_ORDER = frozenset((
 
 
 def read_channel_blocks(m: Module) -> None:
-    """State `block` on operators of `com.microsoft.nchwc`, and take out what makes blocks an axis of their own.
+    """Set `block` on operators of `com.microsoft.nchwc`, and remove conversions to and from a block axis.
 
-    Where nothing in the file decides the size of a block, it is what onnxruntime takes on this machine.
+    If nothing in the file decides the block size, it is the one that onnxruntime uses on this machine.
 
     Raises:
-        CompileError: OCC0107 an operator reads blocks of channels that no optimiser lets it read, or their sizes differ.
+        CompileError: OCC0107 an operator reads blocked channels although no optimiser produces that, or block sizes
+        differ.
     """
     ops = [op for func in m.funcs.values() for op in func.body.walk()]
     found = [op for op in ops if op.name.startswith(f"{DOMAIN}.")]
@@ -54,7 +55,7 @@ def _here() -> int:
 
 
 def _said(op: Op) -> Iterator[int]:
-    """The size of a block, if an operator allows only one."""
+    """The block size, if an operator allows only one."""
     match op.name.removeprefix(f"{DOMAIN}."):
         case "Conv" if _room(op) % 16:
             yield 8
@@ -73,7 +74,7 @@ def _said(op: Op) -> Iterator[int]:
 
 
 def _room(op: Op | None) -> int:
-    """Channels of the result of a convolution, rounded up to whole blocks; 0 of another operator."""
+    """Result channels of a convolution, rounded up to whole blocks; 0 for another operator."""
     weight = op.operands[1] if op is not None and op.name == f"{DOMAIN}.Conv" and len(op.operands) > 1 else None
     return weight.data.shape[0] if isinstance(weight, Weight) and weight.data.ndim == 4 else 0
 
@@ -84,7 +85,7 @@ def _constant_shape(op: Op) -> tuple[int, ...]:
 
 
 def _is_view(op: Op, block: int) -> bool:
-    """Whether an op makes blocks an axis of their own, or no longer."""
+    """Whether an op adds or removes a block axis."""
     match _constant_shape(op):
         case (0, _, 0, 0):
             return True
@@ -95,7 +96,7 @@ def _is_view(op: Op, block: int) -> bool:
 
 
 def _drop_views(m: Module, ops: list[Op], block: int) -> None:
-    """Images of `[N, C / block, H, W, block]`, by which sums broadcast, are those of `[N, C, H, W]` that they were made of."""
+    """Replace images of `[N, C / block, H, W, block]`, used in broadcasting sums, by the original `[N, C, H, W]`."""
     rw, in_blocks = Rewriter(m), set[Value]()
     for op in ops:
         ours = op.name.startswith(f"{DOMAIN}.")

@@ -9,7 +9,7 @@ from occ.compiler.diagnostics import error, shorten
 from occ.compiler.frontend.external import ModelFolder, dense_array, tensor_array
 from occ.compiler.ir.operator.onnx_values import attr_value
 
-# Attributes besides `value` and `sparse_value`: their type, and that of the elements.
+# Other attributes than `value` and `sparse_value`: their type, and the element type.
 _PLAIN = {
     "value_float": (AttributeProto.FLOAT, np.float32),
     "value_floats": (AttributeProto.FLOATS, np.float32),
@@ -21,14 +21,15 @@ _PLAIN = {
 
 
 def constant_array(proto: NodeProto, folder: ModelFolder | None) -> np.ndarray:
-    """The array that a `Constant` gives.
+    """The array of a `Constant`.
 
     Args:
         proto: the node, without references to attributes of functions.
         folder: of the model, for external data.
 
     Raises:
-        CompileError: OCC0107 it has not one value of a known kind; OCC0106, OCC0108 its tensor cannot be read.
+        CompileError: OCC0107 it does not have exactly one value of a known kind; OCC0106, OCC0108 its tensor cannot be
+        read.
     """
     where = shorten(proto.name)
     if len(proto.attribute) != 1:

@@ -1,7 +1,7 @@
-"""Imports operators of AMCT and torch_npu that only an Ascend device can run.
+"""Imports operators of AMCT and torch_npu that only Ascend devices can run.
 
-They become `device_operator`: name and attributes as they are, and the types that the model states of the results. Whether GE has such
-an operator, and what it takes, is for the targets that have a GE.
+They become `device_operator`: with unchanged name and attributes, and the result types that the model states. Whether
+GE has such an operator, and what it accepts, is checked by targets with GE.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _NAMES = re.compile(r"(npu\.[A-Za-z_]\w*|(NPU|Ascend)[A-Z]\w*)", re.ASCII)
 _LIKE_FIRST = frozenset(
     {"FastGelu", "FastGeluV2", "FormatCast", "GeluV2", "GroupNormSilu", "Mish", "RotaryMul", "Silu"}
 )
-_LONGEST = 1 << 16  # characters of attributes
+_LONGEST = 1 << 16  # maximum characters of attributes
 
 
 def is_of_a_device(name: str) -> bool:
-    """Whether an operator, with its domain, is one of AMCT or torch_npu by its name."""
+    """Whether an operator, with its domain, is one of AMCT or torch_npu, by its name."""
     return _NAMES.fullmatch(name) is not None
 
 
@@ -41,18 +41,19 @@ def attributes_of(
     dims: Mapping[str, Dim],
     where: str,
 ) -> dict[str, Any]:
-    """The attributes of the `device_operator` that stands for a node.
+    """The attributes of the `device_operator` for a node.
 
     Args:
         proto: the node.
         attrs: its attributes.
         operands: of the node.
-        infos: what the model states of values.
+        infos: the model's type information about values.
         dims: the extents of the inputs by name.
         where: how messages name the node.
 
     Raises:
-        CompileError: OCC0107 an attribute is no number, text, or list of them; OCC0108 nothing states the type of a result.
+        CompileError: OCC0107 an attribute is not a number, text, or list of them; OCC0108 the type of a result is
+        unknown.
     """
     text = _json(proto.op_type, attrs, where)
     stated = {i.name: i for i in infos if i.name in set(proto.output)}
@@ -91,7 +92,7 @@ def _named(proto: NodeProto) -> list[str]:
 
 
 def _type(name: str, info: ValueInfoProto | None, known: Mapping[str, Dim], proto: NodeProto, where: str) -> TensorType:
-    """The type that the model states of a result."""
+    """The type that the model states for a result."""
     tensor = info.type.tensor_type if info is not None and info.type.HasField("tensor_type") else None
     dtype = BY_ONNX.get(tensor.elem_type) if tensor is not None else None
     dims: list[Dim | None] = []

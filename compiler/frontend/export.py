@@ -21,15 +21,15 @@ from occ.compiler.ir.value import Value, Weight
 STAGES = ("imported", "inferred", "canonical", "fused", "layout")
 DOMAIN = "occ.fused"  # of the functions
 _ARITHMETIC = {"*": "Mul", "+": "Add", "floordiv": "Div", "min": "Min", "max": "Max"}
-_KNOWN = 26  # operator set that onnxruntime 1.31 takes; what came later mostly widened types
+_KNOWN = 26  # operator set that onnxruntime 1.31 supports; later ones mostly widened types
 _LARGEST = 2_000_000_000  # bytes of a protobuf message
 
 
 def export(m: Module) -> onnx.ModelProto:
-    """The ONNX model that computes what a module of a stage up to `layout` computes.
+    """The ONNX model equivalent to a module of a stage up to `layout`.
 
     Raises:
-        CompileError: OCC0602 the stage is after `layout`, or holds an op that ONNX has no operator for.
+        CompileError: OCC0602 the stage is after `layout`, or contains an op without an ONNX operator.
     """
     if m.stage not in STAGES:
         raise error("OCC0602", f"stage `{m.stage}` has no ONNX form", help=f"stages that have one: {', '.join(STAGES)}")
@@ -59,7 +59,7 @@ class _Names:
         return self.of[value]
 
     def reserve(self, value: Value, name: str) -> None:
-        """Keep a name for a value that is still to come."""
+        """Reserve a name for a later value."""
         self._taken.add(name)
         if value.defining_op is not None:
             self.of.setdefault(value, name)
@@ -70,7 +70,7 @@ class _Exporter:
         self.m = m
         self.functions: list[onnx.FunctionProto] = []
         self.opsets: dict[str, int] = {"": 15}  # Shape with `start` is of 15
-        self.sizes: dict[str, tuple[Value, int]] = {}  # symbol -> a value and an axis of its extent
+        self.sizes: dict[str, tuple[Value, int]] = {}  # symbol -> a value and the axis with its extent
 
     def model(self) -> onnx.ModelProto:
         names = _Names()
@@ -85,9 +85,9 @@ class _Exporter:
         outputs: list[Any] = []
         for label, value in zip(self.m.main.result_names, self.m.main.results, strict=True):
             name = names.of[value]
-            if name != label:  # also where an input, a constant or one value twice is given
+            if name != label:  # also if an input, a constant or one value twice is returned
                 nodes.append(helper.make_node("Identity", [name], [label]))
-            untyped = value.type is None  # at stage `imported`; whoever reads the file infers the type
+            untyped = value.type is None  # at stage `imported`; the reader infers the type
             kind = None if untyped else _type(value.type, self.m)
             info = helper.make_empty_tensor_value_info(label) if kind is None else helper.make_value_info(label, kind)
             outputs.append(info)
@@ -147,7 +147,7 @@ class _Exporter:
         return [node]
 
     def _import(self, op: Op) -> None:
-        """Require the op's opset version, but no newer one than other runtimes know if possible."""
+        """Require the op's opset version, but if possible none newer than other runtimes support."""
         version = op.spec.since
         if not op.spec.domain and version > _KNOWN:
             try:
@@ -168,7 +168,7 @@ class _Exporter:
         return list(value) if isinstance(value, tuple) else value
 
     def _graph(self, op: Op, func: Func, outer: _Names) -> onnx.GraphProto:
-        """A body of control flow; what it captures has the names of outside."""
+        """A control-flow body; captured values keep their outer names."""
         captures = op.attrs["captures"]
         own = func.args[: len(func.args) - captures]
         inner = _Names(outer.of)
@@ -187,7 +187,7 @@ class _Exporter:
         return helper.make_graph(nodes, func.name, inputs, outputs)
 
     def _fuse(self, op: Op, names: _Names) -> list[onnx.NodeProto]:
-        """A call of a new function; constants and sizes that the region reads are further inputs."""
+        """A call of a new function; constants and sizes that the region reads are additional inputs."""
         (region,) = op.regions
         nodes: list[onnx.NodeProto] = []
         inner = _Names()

@@ -1,8 +1,8 @@
 """Weights as views of mapped files, from the model file or from external data.
 
-`scan` walks the protobuf wire format of a model file, notes where the raw bytes of each large initializer are, and
-returns the message without them. So protobuf never holds the weights, and neither does the Python heap.
-Wire format: https://protobuf.dev/programming-guides/encoding; field numbers: onnx.proto.
+`scan` walks the protobuf wire format of a model file, records where the raw bytes of each large initializer are, and
+returns the message without them. So neither protobuf nor the Python heap ever holds the weights. Wire format:
+https://protobuf.dev/programming-guides/encoding; field numbers: onnx.proto.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from occ.compiler.ir.dtype import DType
 from occ.runtime.foreign import foreign_file
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
-_SMALLEST = 1024  # bytes; less is not worth a view
+_SMALLEST = 1024  # bytes; smaller ones are copied
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
 
@@ -29,9 +29,9 @@ class MappedModel:
     """A model file without its large initializers.
 
     Attributes:
-        message: the protobuf message, raw bytes of large initializers taken out.
+        message: the protobuf message without raw bytes of large initializers.
         raw: index of an initializer -> its bytes, a view of the mapped file.
-        files: those besides the model file that it was made from.
+        files: other files that it was read from.
     """
 
     message: bytes
@@ -41,13 +41,13 @@ class MappedModel:
 
 @dataclass
 class ModelFolder:
-    """The folder of a model file: where external data are.
+    """The folder of a model file: the location of external data.
 
     Attributes:
         path: of the folder.
-        real: the folder of the file that the model file is a link to, as in caches that keep files by their content.
-        read: the files in it that tensors were found to be in.
-        refused: locations that were found not to be files of the model: the first tensor of each is reported.
+        real: the folder of the link target if the model file is a link, as in content-addressed caches.
+        read: the files in it that tensors refer to.
+        refused: locations found not to be files of the model: only the first tensor of each is reported.
     """
 
     path: Path
@@ -115,7 +115,7 @@ def scan(mapped: np.ndarray) -> MappedModel:
         mapped: the bytes of the file, u8[n].
 
     Raises:
-        WireError: not a protobuf message, or not a whole one.
+        WireError: not a protobuf message, or an incomplete one.
     """
     data = memoryview(mapped)  # pyright: ignore[reportArgumentType] - arrays have the buffer protocol
     model = MappedModel(b"")
@@ -148,15 +148,15 @@ def _slim_graph(data: memoryview, start: int, stop: int, mapped: np.ndarray, mod
 
 
 def tensor_array(tensor: TensorProto, folder: ModelFolder | None, raw: np.ndarray | None = None) -> np.ndarray:
-    """The data of a tensor as an array, without a copy where the file allows it.
+    """The data of a tensor as an array, without a copy if possible.
 
     Args:
         tensor: the tensor.
-        folder: where external data are; None if the model came without a path.
-        raw: the raw bytes, if `scan` took them out.
+        folder: location of external data; None if the model came without a path.
+        raw: the raw bytes, if `scan` removed them.
 
     Raises:
-        CompileError: OCC0106 external data cannot be used; OCC0108 the data do not fit the shape.
+        CompileError: OCC0106 external data cannot be used; OCC0108 the data do not match the shape.
     """
     dtype = dt.BY_ONNX.get(tensor.data_type)
     name = shorten(tensor.name)
@@ -218,7 +218,7 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
         named = not Path(location).is_absolute() and "\0" not in location
         inside = named and any(_is_inside(path, home) for home in (folder.path, folder.real))
         found = path.is_file()
-    except (OSError, RuntimeError) as e:  # links that lead in a circle, names that are too long
+    except (OSError, RuntimeError) as e:  # circular links, or names that are too long
         raise refuse(f"cannot be found: {e.strerror if isinstance(e, OSError) else e}") from None
     if not location or not inside or not found:
         folder.refused.add(location)
@@ -247,22 +247,22 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
 
 
 def _is_inside(path: Path, folder: Path) -> bool:
-    """Whether `path`, links followed, is below `folder`.
+    """Whether `path`, with links resolved, is below `folder`.
 
-    A name that no file can have, or links in a circle, do not.
+    Invalid file names and circular links are not.
     """
     try:
-        path.exists()  # which refuses names that are too long
+        path.exists()  # raised for names that are too long
         return path.resolve().is_relative_to(folder.resolve())
     except (OSError, RuntimeError):
         return False
 
 
 def dense_array(sparse: SparseTensorProto, folder: ModelFolder | None) -> np.ndarray:
-    """The data of a sparse tensor, zeros and all.
+    """The data of a sparse tensor, including zeros.
 
     Raises:
-        CompileError: OCC0106 external data cannot be used; OCC0108 the data do not fit the shape.
+        CompileError: OCC0106 external data cannot be used; OCC0108 the data do not match the shape.
     """
     values, indices = tensor_array(sparse.values, folder), tensor_array(sparse.indices, folder)
     try:

@@ -1,6 +1,6 @@
 """Inlines model-local functions at import.
 
-A body has names, operator sets and attributes of its own, which a `Frame` holds (ONNX IR, section "Functions").
+A body has its own names, operator sets and attributes, held in a `Frame` (ONNX IR, section "Functions").
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, ValueInfo
 
 from occ.compiler.diagnostics import error, shorten
 
-LARGEST = 1_000_000  # nodes; the compiler takes about a millisecond for each
-_DEEPEST = 100  # calls within calls; programs nest ten or twenty
+LARGEST = 1_000_000  # maximum nodes; the compiler takes about a millisecond each
+_DEEPEST = 100  # maximum depth of calls; programs nest ten or twenty
 _Key = tuple[str, str, str]
 
 
@@ -24,11 +24,11 @@ class Frame:
 
     Attributes:
         opsets: the version of each domain.
-        infos: what the file states of the types of values.
+        infos: the file's type information about values.
         function: the name of the function; empty for the graph of the model.
         attrs: the attributes of the call, and the defaults of others, by name.
-        formal: the names of all attributes that the function has.
-        path: the names of the calls around, outermost first.
+        formal: the names of all attributes of the function.
+        path: the names of the enclosing calls, outermost first.
     """
 
     opsets: Mapping[str, int]
@@ -39,7 +39,7 @@ class Frame:
     path: tuple[str, ...] = ()
 
     def bound(self, node: NodeProto, where: str) -> NodeProto:
-        """A node with its references to attributes of the function replaced; one that has no value leaves none.
+        """A node with its references to function attributes resolved; references without a value are dropped.
 
         Raises:
             CompileError: OCC0107 the function has no such attribute.
@@ -83,7 +83,7 @@ class Functions:
             self._known[key] = f
 
     def called_by(self, node: NodeProto) -> FunctionProto | None:
-        """The function that a node calls. An operator of ONNX is not replaced by a function of its name."""
+        """The function that a node calls. An ONNX operator is not replaced by a function with its name."""
         key = _key(node)
         return self._known.get(key) if key in self._known and not _is_of_onnx(node) else None
 
@@ -91,14 +91,14 @@ class Functions:
         """The scope of one call of a function.
 
         Args:
-            node: the call, its own references replaced.
+            node: the call, with its own references resolved.
             f: the function.
-            caller: what the call itself goes by.
+            caller: the scope of the call itself.
             name: of the call.
             where: how messages name it.
 
         Raises:
-            CompileError: OCC0107 the call does not fit the function.
+            CompileError: OCC0107 the call does not match the function.
         """
         if len(node.input) > len(f.input) or len(node.output) > len(f.output):
             what = f"the function `{shorten(f.name)}` has {len(f.input)} inputs and {len(f.output)} outputs"
@@ -117,7 +117,7 @@ class Functions:
         return Frame(opsets, tuple(f.value_info), f.name, attrs, formal, (*caller.path, name))
 
     def check_recursion(self, nodes: Iterable[NodeProto]) -> None:
-        """Functions that call themselves, or that grow to more nodes than a model can have, have no end.
+        """Reject functions that call themselves, or grow to more nodes than a model can have.
 
         Raises:
             CompileError: OCC0105.

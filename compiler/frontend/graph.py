@@ -31,7 +31,7 @@ from occ.compiler.ir.outline import outline, outline_batches
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
 
-Scope = dict[str, Value | None]  # None: an input of a function that its call leaves out
+Scope = dict[str, Value | None]  # None: a function input that the call leaves out
 
 
 class GraphImporter:
@@ -85,7 +85,7 @@ class GraphImporter:
         return self.m
 
     def _guard(self, fn: Any) -> Any:
-        """Run `fn`; a CompileError of it joins the report, and the result is None."""
+        """Run `fn`; a CompileError joins the report, and the result is then None."""
         try:
             return fn()
         except CompileError as e:
@@ -93,7 +93,7 @@ class GraphImporter:
             return None
 
     def _define(self, name: str, data: Callable[[], np.ndarray], scope: Scope) -> None:
-        """A weight; one that cannot be read is reported, and stands in the scope for what reads it."""
+        """A weight; if it cannot be read, that is reported, and a stand-in is put in the scope."""
         if self._guard(lambda: self._add_weight(name, data(), scope)) is None:
             scope[name] = Value(None, name)
 
@@ -118,10 +118,10 @@ class GraphImporter:
         region.insert(Op("yield", values, {}, ()))
 
     def _in_order(self, graph: GraphProto | FunctionProto, scopes: list[Scope]) -> list[NodeProto]:
-        """The nodes sorted so that definitions come first; files need not be in order."""
+        """The nodes sorted so that definitions come first; files may be unsorted."""
         producer: dict[str, int] = {}
         for k, node in enumerate(graph.node):
-            for name in filter(None, node.output):  # results left out have empty names, as operands left out do
+            for name in filter(None, node.output):  # omitted results have empty names, like omitted operands
                 if name in producer or name in scopes[-1]:
                     self.sink.error("OCC0105", f"`{shorten(name)}` is defined twice", where=self._where(node, k))
                 producer[name] = k
@@ -175,7 +175,7 @@ class GraphImporter:
         self._operator(proto, region, scopes, loc, where)
 
     def _operator(self, proto: NodeProto, region: Region, scopes: list[Scope], loc: Location, where: str) -> None:
-        """Import a node as an op of the newest operator set that is known."""
+        """Import a node as an op of the latest known operator set."""
         domain = "" if proto.domain == "ai.onnx" else proto.domain
         name = f"{domain}.{proto.op_type}" if domain else proto.op_type
         schema = self._schema(proto.op_type, domain, where)
@@ -222,7 +222,7 @@ class GraphImporter:
     def _call(
         self, proto: NodeProto, f: FunctionProto, frame: Frame | None, region: Region, scopes: list[Scope], where: str
     ) -> None:
-        """The body of a function instead of a node that calls it; nothing of it if there is no frame."""
+        """The body of a function instead of a call to it; nothing if there is no frame."""
         given = [self._operand(n, scopes, where) for n in proto.input]
         inner: Scope = dict(zip(f.input, [*given, *[None] * len(f.input)], strict=False))
         if frame is not None:
@@ -242,7 +242,7 @@ class GraphImporter:
             scopes[-1][name] = value or Value(None, name)
 
     def _flex_attention(self, proto: NodeProto, region: Region, scopes: list[Scope], loc: Location, where: str) -> None:
-        """Scores, softmax and output as ops, with the sub-graphs that change scores and probabilities between them."""
+        """Scores, softmax and output as ops, with the sub-graphs that change scores and probabilities in between."""
         graphs = {a.name: a.g for a in proto.attribute if a.type == AttributeProto.GRAPH}
         attrs = {a.name: attr_value(a) for a in proto.attribute if a.type != AttributeProto.GRAPH}
 
@@ -257,7 +257,7 @@ class GraphImporter:
         scopes[-1][proto.output[0]] = made
 
     def _inlined(self, graph: GraphProto | None, value: Value, region: Region, scopes: list[Scope]) -> Value:
-        """The result of a graph of one input and one output, inlined."""
+        """The result of an inlined graph with one input and one output."""
         if graph is None:
             return value
         inner: Scope = {graph.input[0].name: value}
@@ -324,26 +324,26 @@ class GraphImporter:
 
 
 def _needs(node: NodeProto) -> list[str]:
-    """Names that a node reads, those that its sub-graphs take from outside included."""
+    """Names that a node reads, including those that its sub-graphs capture."""
     names = list(node.input)
     for attr in node.attribute:
         for graph in [attr.g] if attr.type == AttributeProto.GRAPH else attr.graphs:
             own = {x.name for x in (*graph.input, *graph.initializer)}.union(*(inner.output for inner in graph.node))
             read = [n for inner in graph.node for n in _needs(inner)] + [o.name for o in graph.output]
-            names += [n for n in read if n not in own]  # a result of a branch may have the name of the If's own
+            names += [n for n in read if n not in own]  # a branch may produce a result with the If's own result name
     return names
 
 
 def _find(name: str, scopes: list[Scope]) -> Value | None:
     """The value of a name.
 
-    None where nothing defines it, and for an input of a function that its call leaves out.
+    None if nothing defines it, or for a function input that the call leaves out.
     """
     return next((s[name] for s in reversed(scopes) if name in s), None)
 
 
 def _has_place(schema: OpSchema | None, count: int) -> bool:
-    """Whether the last of `n` operands may be absent and yet counts, as a Loop's condition."""
+    """Whether the last of `n` operands may be absent but still counts, such as a Loop's condition."""
     if schema is None or count > min(schema.min_input, len(schema.inputs)):
         return False
     return schema.inputs[count - 1].option == OpSchema.FormalParameterOption.Optional

@@ -1,12 +1,12 @@
-"""Converts operators of AMCT and torch_npu to the ONNX operators that mean the same.
+"""Converts operators of AMCT and torch_npu to equivalent ONNX operators.
 
-AMCT leaves products on codes of 8 bits between AscendQuant and AscendDequant, of which only the two know the scales:
+AMCT leaves products on 8-bit codes between AscendQuant and AscendDequant, which alone have the scales:
 
 `%q = AscendQuant(%x) {offset, scale}  %p = Conv(%q, @w, @b)  %y = AscendDequant(%p, @s)` -->
 `%q = QuantizeLinear(%x, 1 / scale, offset)  %y = Conv(DequantizeLinear(%q, ..), DequantizeLinear(@w, s * scale), @b * s)`
 
-Passes make products of integers of that on every target, and AscendQuant and AscendDequant again on the chips that have them. The
-meaning of the operators is that of their prototypes and ONNX plug-ins in CANN's public repositories (ops-nn, 2026-08).
+Passes turn that into integer products on every target, and back into AscendQuant and AscendDequant on chips that have
+them. The operators' meaning follows their prototypes and ONNX plug-ins in CANN's public repositories (ops-nn, 2026-08).
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from occ.compiler.ir.value import Value, Weight
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _VIEWS = ("Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")
-_LOW_HALF = 0xFFFFFFFF  # of 64 bits: the scale as FLOAT; the rest has what products of INT8 do not use
-# `dtype` has GE's numbers 0, 1, 2, which are other types as ONNX numbers them.
+_LOW_HALF = 0xFFFFFFFF  # of 64 bits: the scale as FLOAT; the rest holds fields that INT8 products do not use
+# `dtype` uses GE's numbers 0, 1, 2, which mean other types in ONNX.
 _GE_TYPES: dict[DType | None, str] = {None: "FLOAT", F32: "FLOAT16", U8: "INT8"}
 _GELU_SLOPE = 1.702
 
 
 class _Reader:
-    """Replaces one by ONNX's operators."""
+    """Replaces one by ONNX operators."""
 
     def __init__(self, m: Module, op: Op) -> None:
         self.m, self.op, self.rewriter = m, op, Rewriter(m)
         self.attrs = dict(op.attrs)
 
     def put(self, name: str, *operands: Value | None, before: Op | None = None, **attrs: Any) -> Value:
-        """An op before this one, or another one."""
+        """Insert an op before this one, or before another."""
         at = before or self.op
         assert at.parent is not None
         return at.parent.insert(Op(self.m.registry[name], operands, attrs, loc=self.op.loc), at).result
@@ -49,7 +49,7 @@ class _Reader:
         return self.m.add_weight("c", np.asarray(data, dtype))
 
     def known(self, k: int, what: str) -> np.ndarray:
-        """The value of an operand that has to be constant.
+        """The value of an operand that must be constant.
 
         Raises:
             CompileError: OCC0107 it is computed.
@@ -62,7 +62,7 @@ class _Reader:
         return _GE_TYPES.get(self.attrs["dtype"], "") if "dtype" in self.attrs else default
 
     def refuse(self, what: str) -> Exception:
-        """The error for a node of a kind that is not read."""
+        """The error for an unsupported kind of node."""
         return error("OCC0107", f"`{self.op.name}` {what}", where=str(self.op.loc))
 
 
@@ -112,7 +112,7 @@ def _anti_quant(r: _Reader) -> Sequence[Value]:
 
 
 def _scales(r: _Reader) -> np.ndarray:
-    """The scales of the sums, of each channel or of all."""
+    """The scales of the sums, per channel or common."""
     given = r.known(1, "the scale").reshape(-1)
     if given.dtype.kind in "iu" and given.dtype.itemsize == 8:
         bits = given.astype(np.uint64)
@@ -146,7 +146,7 @@ def _dequant(r: _Reader) -> Sequence[Value]:
 
 
 def _origin(product: Op | None) -> Op | None:
-    """The QuantizeLinear whose codes a product takes, through views of them."""
+    """The QuantizeLinear whose codes a product reads, through views of them."""
     if product is None or product.name not in _PRODUCTS or product.operands[0] is None:
         return None
     maker = product.operands[0].defining_op
@@ -156,7 +156,7 @@ def _origin(product: Op | None) -> Op | None:
 
 
 def _in_float(r: _Reader, product: Op, codes: Op, scales: np.ndarray) -> None:
-    """Let a product of codes take what they stand for."""
+    """Make a product of codes read the dequantised values."""
     step = _data(codes.operands[1], "the scale of codes", codes)
     if step.size != 1:
         raise r.refuse("reads a product of codes with a scale for each channel, which is not read")
@@ -188,7 +188,7 @@ def _add_rms_norm(r: _Reader) -> Sequence[Value]:
 
 
 def _unread(r: _Reader, first: int, end: int | None = None) -> list[Value]:
-    """Stand-ins for results that nothing may read."""
+    """Placeholders for results that must not have readers."""
     skipped = r.op.results[first:end]
     if any(v.uses for v in skipped):
         raise r.refuse("has a second result that is read, which training needs")
@@ -235,14 +235,14 @@ READERS: dict[str, Callable[[_Reader], Sequence[Value]]] = {
 
 
 def read_huawei(m: Module) -> None:
-    """Put ONNX's operators for those of `READERS`.
+    """Replace the operators in `READERS` by ONNX operators.
 
     Raises:
-        CompileError: OCC0107 a node of them is of a kind that is not read.
+        CompileError: OCC0107 one of them has an unsupported form.
     """
     for func in m.funcs.values():
         for op in list(func.body.walk()):
-            if op.name not in READERS or op.name in m.registry:  # a plug-in may have its own
+            if op.name not in READERS or op.name in m.registry:  # a plug-in may define its own
                 continue
             r = _Reader(m, op)
             made = READERS[op.name](r)

@@ -1,4 +1,4 @@
-"""Parses te functions that users write as text, for operators and fusions."""
+"""Parses users' te functions from text, for operators and fusions."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from occ.compiler.ir.kernel import CODE, TeKernel
 
 
 def te_kernel(text: str) -> TeKernel:
-    """A te function from text, in the form that dumps of the stage `scheduled` have.
+    """A te function from text, in the form of dumps of the stage `scheduled`.
 
     Args:
         text: `te @twice[n](%x: f32[n]) -> (y: f32[n]) { y[i<n] = %x[i] + %x[i] }`. Operands are its parameters in order;
@@ -24,7 +24,7 @@ def te_kernel(text: str) -> TeKernel:
     where = str(caller.get("__file__") or "")
     try:
         found = list(parse(f'module @kernel {{stage="scheduled"}} {{\n{text}\n}}').te.values())
-    except Exception as e:  # the reader of text may also trip over expressions that no type fits
+    except Exception as e:  # the reader may also fail on ill-typed expressions
         lines = str(e).splitlines()
         raise error(
             CODE, f"the te function cannot be read: {lines[0] if lines else e}", where=where, notes=lines[2:4]

@@ -35,7 +35,7 @@ def check_known(sink: Sink, registry: Registry, node: Node, where: str) -> None:
 
 
 def check_form(sink: Sink, proto: NodeProto, schema: OpSchema, count: int, where: str) -> None:
-    """Report a node that is not as the schema of its operator says: `count` operands, results, attributes."""
+    """Report a node that does not match its operator's schema: `count` operands, results, attributes."""
     if not schema.min_input <= count <= schema.max_input:
         sink.error(
             "OCC0107",
@@ -60,7 +60,7 @@ def check_form(sink: Sink, proto: NodeProto, schema: OpSchema, count: int, where
 def check_operands(
     sink: Sink, proto: NodeProto, signature: FormalSignature, operands: list[Value | None], where: str
 ) -> None:
-    """Report operands that an operator without an ONNX schema does not take."""
+    """Report operands that an operator without an ONNX schema does not accept."""
     formals = signature.operands
     low = max((k + 1 for k, f in enumerate(formals) if not f.optional and not f.variadic), default=0)
     high = 2**30 if any(f.variadic for f in formals) else len(formals)

@@ -27,14 +27,15 @@ from occ.runtime.foreign import foreign_file
 
 
 def read_file(path: Path, adapter: Path | None = None) -> tuple[ModelProto, MappedModel]:
-    """Read a model file, its large weights mapped.
+    """Read a model file, with its large weights mapped.
 
     Args:
         path: of the file.
-        adapter: the folder of a LoRA adapter, for files of weights without a graph.
+        adapter: the folder of a LoRA adapter, for weight files without a graph.
 
     Raises:
-        CompileError: OCC0101 the file cannot be read; OCC0102 it is not an ONNX model; OCC0109 its weights cannot be made one.
+        CompileError: OCC0101 the file cannot be read; OCC0102 it is not an ONNX model; OCC0109 no model can be made of
+        its weights.
     """
     if is_safetensors(path) and path.is_file():
         return read_safetensors(path, adapter)
@@ -92,7 +93,7 @@ def _whole(proto: ModelProto, where: str | Path, head: bytes | None = None) -> M
 
 
 def _meant(path: Path) -> str:
-    """The model in the same folder that a path may have meant, or that addresses are not read."""
+    """The model in the same folder that a path may have meant, or a hint that URLs are not read."""
     if path.parts[0] in ("http:", "https:", "s3:", "hf:"):
         return "models are files: download it first"
     try:
@@ -104,7 +105,7 @@ def _meant(path: Path) -> str:
 
 
 def not_a_model(where: str | Path, why: str, data: bytes | None = None) -> CompileError:
-    """The error of a file, or of `data` given under a name, that is no model."""
+    """The error for a file, or for named `data`, that is not a model."""
     known = foreign_file(where if data is None else data)
     if known is not None:
         return error("OCC0102", f"`{shorten(str(where))}` is not an ONNX model but {known[0]}", help=known[1])
@@ -121,9 +122,9 @@ def import_model(
     Args:
         source: a model file, its bytes, or a message.
         overrides: extents fixed by the user.
-        registry: the operators that the model may use; the built-in ones if None.
+        registry: the available operators; the built-in ones if None.
         name: of the module; from the file or the graph if empty.
-        adapter: as of `read_file`.
+        adapter: as in `read_file`.
 
     Raises:
         CompileError: with every problem found.
@@ -170,7 +171,7 @@ def _read(
 
 
 def _check_names(proto: ModelProto) -> None:
-    """Protobuf hands over a string that is not UTF-8 as bytes, where the rest of the compiler expects text.
+    """Reject strings that are not UTF-8: protobuf returns them as bytes, where the compiler expects text.
 
     Raises:
         CompileError: OCC0105.
@@ -183,7 +184,7 @@ def _check_names(proto: ModelProto) -> None:
 
 
 def _names(g: GraphProto | FunctionProto) -> Iterator[str]:
-    """All names in a graph or in a function, those of its sub-graphs too."""
+    """All names in a graph or function, including its sub-graphs."""
     yield g.name
     for n in g.node:
         yield from (n.name, n.op_type, n.domain, *n.input, *n.output)

@@ -1,8 +1,8 @@
 """Reads onnxruntime's own model format (`.ort`, a FlatBuffer).
 
-They are read into an ONNX message, whose large weights stay views of the mapped file. Every offset is checked, and what a file
-expands to is limited, as one table or text may stand in many places. Sources: onnxruntime/core/flatbuffers/schema/ort.fbs,
-https://flatbuffers.dev/internals.
+Models are read into an ONNX message, whose large weights stay views of the mapped file. Every offset is checked, and
+the expanded size is limited, since one table or text may be referenced many times. Sources:
+onnxruntime/core/flatbuffers/schema/ort.fbs, https://flatbuffers.dev/internals.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from occ.compiler.frontend.external import MappedModel
 
 _IDENTIFIER = b"ORTM"
 _NEWEST = 6  # version of the format
-_SMALLEST = 1024  # bytes of a weight; less is not worth a view
+_SMALLEST = 1024  # bytes of a weight; smaller ones are copied
 _DEEPEST = 64  # graphs in graphs, types in types
 _FIELDS = {
     kind: fields.split()
@@ -55,11 +55,11 @@ _FIELDS = {
 
 
 class OrtFormatError(ValueError):
-    """The bytes are no file of the format, or one that holds less than a model."""
+    """The bytes are not a file of the format, or not a complete model."""
 
 
 def is_ort(data: bytes | np.ndarray) -> bool:
-    """Whether a file is of onnxruntime's own format."""
+    """Whether a file is in onnxruntime's own format."""
     return bytes(data[4:8]) == _IDENTIFIER
 
 
@@ -68,13 +68,13 @@ def read_ort(data: bytes | np.ndarray, *, views: bool = False) -> tuple[ModelPro
 
     Args:
         data: the bytes of the file, u8[n].
-        views: leave the bytes of large weights where they are, and note them.
+        views: whether to leave the bytes of large weights in place, and record them.
 
     Returns:
         The message, and `raw`: the views, by the index of their initializer.
 
     Raises:
-        OrtFormatError: the file is damaged, or its weights are in another one.
+        OrtFormatError: the file is damaged, or its weights are in another file.
     """
     array = np.frombuffer(data, np.uint8)
     source = _Source(array.data, 16 * len(array) + (64 << 20), len(array) // 4)
@@ -101,12 +101,12 @@ def read_ort(data: bytes | np.ndarray, *, views: bool = False) -> tuple[ModelPro
 
 @dataclass
 class _Source:
-    """The bytes of a file, and how much may still be read of them.
+    """The bytes of a file, and the remaining read budget.
 
     Attributes:
         data: the bytes.
-        copied: bytes that texts and small weights may still come to.
-        tables: how many tables may still be opened; in a whole file each has some bytes of its own.
+        copied: bytes that texts and small weights may still take.
+        tables: how many tables may still be opened; in an intact file each has some bytes of its own.
     """
 
     data: memoryview
@@ -119,11 +119,11 @@ class _Source:
         return struct.unpack_from("<" + code, self.data, at)[0]
 
     def offset(self, at: int) -> int:
-        """Where the offset at a place leads."""
+        """The target of the offset at a position."""
         return at + int(self.number(at, "I"))
 
     def vector(self, at: int, size: int) -> tuple[int, int]:
-        """Where a vector of elements of `size` bytes begins, and how many there are."""
+        """The start of a vector of `size`-byte elements, and its length."""
         n, first = int(self.number(at, "I")), at + 4
         if n * size > len(self.data) - first:
             raise OrtFormatError("a vector reaches past the end of the file")
@@ -144,7 +144,7 @@ class _Source:
 
 
 class _Table:
-    """A table: fields by name, their defaults where the file leaves them out."""
+    """A table: fields by name, with defaults for fields that the file omits."""
 
     def __init__(self, source: _Source, at: int, kind: str) -> None:
         source.tables -= 1
@@ -199,7 +199,7 @@ class _Table:
         return np.frombuffer(self._source.taken(first, n * struct.calcsize("<" + code)), "<" + code).tolist()
 
     def raw(self, field: str) -> tuple[int, int] | None:
-        """Where the bytes of a vector begin, and how many there are."""
+        """The start of a vector's bytes, and their number."""
         at = self._target(field)
         return None if at is None else self._source.vector(at, 1)
 
@@ -211,7 +211,7 @@ class _Table:
 
 
 def _graph(g: _Table, made: GraphProto, depth: int, views: dict[int, np.ndarray] | None) -> None:
-    """A graph, its weights as `views` if there are some to collect."""
+    """A graph, with its weights as `views` if those are requested."""
     if depth > _DEEPEST:
         raise OrtFormatError("its graphs lie too deep in each other")
     for k, tensor in enumerate(g.tables("initializers", "Tensor")):
@@ -312,7 +312,7 @@ def _type(t: _Table, made: TypeProto, depth: int) -> None:
             if (inner := of.table("value_type", "TypeInfo")) is not None:
                 _type(inner, made.map_type.value_type, depth + 1)
         case _:
-            pass  # onnxruntime knows no type
+            pass  # onnxruntime does not know the type
 
 
 def _shape(s: _Table, made: TypeProto) -> None:

@@ -15,8 +15,8 @@ def outputs_of(graph: GraphProto, known: Iterable[str], asked: Sequence[str], si
     Args:
         graph: the main graph.
         known: its inputs and weights.
-        asked: values; nodes, which stand for all their results; or `NODE:0`, which stands for one of them.
-        sink: gets OCC0205 for a name that the graph does not have.
+        asked: requested names: values; nodes, which mean all their results; or `NODE:0`, which means one of them.
+        sink: receives OCC0205 for a name that the graph does not have.
     """
     declared = [o.name for o in graph.output]
     if not asked:

@@ -15,7 +15,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.symbol_names import symbol_name
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
-# What exporters write where a dim has no name; two such dims need not have the same size.
+# What exporters write for a dim without a name; two such dims may differ.
 _UNNAMED = frozenset(["", "?", "*", "-1", "none", "null", "nan", "unk", "unknown", "undefined", "dynamic", "any"])
 _BOUNDS = re.compile(r"(\d{1,18})\.\.(\d{1,18})?(?::(\d{1,18}))?")
 
@@ -30,10 +30,10 @@ class Bounds:
 
     @classmethod
     def read(cls, text: str) -> Bounds:
-        """From `32..1280:32`; without a `:`, any number between; without a number after the dots, any from there on.
+        """Parse `32..1280:32`; without a `:`, any number in between; without an upper number, unbounded.
 
         Raises:
-            ValueError: it is nothing of that kind, or there is no such number.
+            ValueError: it does not parse, or there is no such number.
         """
         found = _BOUNDS.fullmatch(text)
         if found is None:
@@ -53,12 +53,13 @@ class Overrides:
     """Shapes and dims that the user fixes at build time.
 
     Attributes:
-        shapes: input name -> extents; an int, a name that makes the extent symbolic, or -1 for what the model declares.
+        shapes: input name -> extents; an int, a name that makes the extent symbolic, or -1 for the model's own.
         dims: name of a symbolic dim -> its value.
-        bounds: name of a symbolic dim -> what it may be; it stays symbolic.
-        outputs: values of the main graph that become outputs after the declared ones; a node stands for its results, `NODE:0`
-            for the first of them.
-        running: a command that runs the model asks. A text has its extents already; of one, `dims` are then those of inputs alone.
+        bounds: name of a symbolic dim -> its bounds; it stays symbolic.
+        outputs: values of the main graph that become outputs after the declared ones; a node means its results,
+        `NODE:0` the first of them.
+        running: whether a command that runs the model asks. A text has fixed extents; for it, `dims` then only concern
+        inputs.
     """
 
     shapes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)
@@ -71,9 +72,7 @@ class Overrides:
 def label_of(name: str, axis: int, d: TensorShapeProto.Dimension) -> str:
     """The label of an input's dim.
 
-    One that the model gives no name has the input's and the number of its axis.
-
-    One that the model gives no name has the input's and the number of its axis.
+    An unnamed one is called after the input and the axis number.
     """
     return d.dim_param if _is_named(d) else symbol_name(f"{name}_{axis}")
 
@@ -83,7 +82,7 @@ def _is_named(d: TensorShapeProto.Dimension) -> bool:
 
 
 class Signature:
-    """Types of inputs, one symbol for each name of a dim."""
+    """Types of inputs, with one symbol per dim name."""
 
     def __init__(self, m: Module, overrides: Overrides, inputs: Sequence[ValueInfoProto], sink: Sink) -> None:
         self.m, self.overrides = m, overrides
@@ -110,7 +109,7 @@ class Signature:
                 )
         asked = {d for shape in self.overrides.shapes.values() for d in shape if isinstance(d, str)}
         for label in (*self.overrides.dims, *self.overrides.bounds):
-            shown = [known for known in labels if symbol_name(known) == label]  # as text and `occ inspect` print it
+            shown = [known for known in labels if symbol_name(known) == label]  # as in text and `occ inspect`
             if label in labels | asked:
                 continue
             if len(shown) == 1:
@@ -126,7 +125,7 @@ class Signature:
                 )
 
     def _fix(self, info: ValueInfoProto) -> None:
-        """A --shape that fixes a named dim fixes it wherever the name stands."""
+        """A --shape that fixes a named dim fixes it everywhere."""
         asked = self.overrides.shapes.get(info.name)
         declared = info.type.tensor_type.shape.dim
         if asked is None or len(asked) != len(declared):
@@ -148,7 +147,7 @@ class Signature:
         """The type of an input.
 
         Raises:
-            CompileError: an unknown element type or kind, or an override that does not fit.
+            CompileError: an unknown element type or kind, or an override that does not match.
         """
         match proto.WhichOneof("value"):
             case "tensor_type":
@@ -166,7 +165,7 @@ class Signature:
                 raise error("OCC0301", f"input `{shorten(name)}` is of the unsupported kind {kind or 'none'}")
 
     def _within(self, name: str, proto: TypeProto) -> Type:
-        """The type of an element; an extent that is not constant leaves its rank open, since elements may differ."""
+        """The type of an element; a non-constant extent leaves its rank open, since elements may differ."""
         if proto.WhichOneof("value") != "tensor_type":
             return self.type_of(name, proto)
         dtype = dt.BY_ONNX.get(proto.tensor_type.elem_type)

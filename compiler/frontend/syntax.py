@@ -33,7 +33,7 @@ from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorTyp
 
 
 class OpText(NamedTuple):
-    """An op as read, its operands still names."""
+    """A parsed op, with operands as names."""
 
     results: list[str]
     name: str
@@ -53,7 +53,7 @@ class RegionText(NamedTuple):
 
 
 class FuncText(NamedTuple):
-    """A function as read."""
+    """A parsed function."""
 
     name: str
     region: RegionText
@@ -82,12 +82,12 @@ class Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     def __init__(self) -> None:
         super().__init__()
         self.symbols: dict[str, SymbolInfo] = {}
-        self.te_symbols: dict[str, Dim] = {}  # dims with bounds of the te function that is being read
+        self.te_symbols: dict[str, Dim] = {}  # bounded dims of the current te function
 
     def _call_userfunc(self, tree: Any, new_children: list[Any] | None = None) -> Any:
-        """What the method of a rule makes of its children.
+        """The result of a grammar rule's method for its children.
 
-        The name is a plain `str`: CPython drops a Ctrl-C that comes while it compares a lark token with names of methods.
+        The name is a plain `str`: CPython loses a Ctrl-C that arrives while it compares a lark token with method names.
         """
         try:
             return getattr(self, str(tree.data))(*(tree.children if new_children is None else new_children))
@@ -238,7 +238,7 @@ class Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
     def packed(self, data: str) -> tuple[None, bytes]:
         return None, zlib.decompress(base64.b64decode(_string(data)))
 
-    # expressions; loads and indices take their dtype in a second step, where sources are known
+    # expressions; loads and indices get their dtype in a second step, when sources are known
     index = staticmethod(lambda name: ex.Index(str(name)))
     size = staticmethod(lambda d: ex.wrap(d))
     exprs = staticmethod(lambda *items: [*items])

@@ -28,7 +28,7 @@ def literal(token: str) -> ex.Const:
 
 
 def _typed(tree: Any, sources: dict[str, DType]) -> ex.Expr:
-    """An expression from its parse; nodes are made as written, without simplification."""
+    """An expression from its parse; nodes are created as written, without simplification."""
     if isinstance(tree, ex.Expr):
         return tree
     match tree:
@@ -64,7 +64,7 @@ def _typed(tree: Any, sources: dict[str, DType]) -> ex.Expr:
 def te_func(
     name: str, dim_names: list[str], params: list[tuple[str, Any]], results: list[Param], body: list[Any]
 ) -> TeFunc:
-    """A te function from what its text says, part by part."""
+    """A te function from its parsed parts."""
     sources = {n: t.dtype for n, t in params}
     stages: list[TeStage | Scatter] = []
     checks: list[Check] = []

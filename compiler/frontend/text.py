@@ -33,9 +33,9 @@ def parse(
 
     Args:
         text: the text.
-        registry: the operators that it may use; the built-in ones if None.
-        path: where it is; the weights file is found relative to it.
-        weights: the data of the weights that are not printed in place, in order, instead of a weights file.
+        registry: the available operators; the built-in ones if None.
+        path: its path; the weights file is found relative to it.
+        weights: the data of weights that are not inline, in order, instead of a weights file.
 
     Raises:
         CompileError: OCC0601 the text is not valid; OCC0604 the weights file is missing or too short.
@@ -56,7 +56,7 @@ def parse(
         _fill(m, items, file.read if weights is None else lambda w: _next(given, w))
         if (unknown := next((op.name for op in m.walk() if op.name not in m.registry), None)) is not None:
             raise KeyError(f"there is no operator `{unknown}`; one of a rule file needs that file, as `--rules FILE`")
-    except (KeyError, ValueError, OverflowError, TypeError) as e:  # unknown names, weights that do not fit their type
+    except (KeyError, ValueError, OverflowError, TypeError) as e:  # unknown names, or weights unlike their type
         raise error("OCC0601", str(e.args[0] if e.args else e), where=where) from None
     return m
 
@@ -69,7 +69,7 @@ def _next(given: Iterator[np.ndarray], w: WeightText) -> np.ndarray:
 
 
 def _fill(m: Module, items: list[Any], read: Callable[[WeightText], np.ndarray]) -> None:
-    for item in sorted(items, key=lambda item: isinstance(item, FuncText)):  # they read weights, which may follow them
+    for item in sorted(items, key=lambda item: isinstance(item, FuncText)):  # they read weights, which may come later
         match item:
             case SymbolInfo():
                 m.symbols[item.symbol.name] = item

@@ -1,6 +1,7 @@
 """Programs of `torch.export` as ONNX models, by torch's own exporter.
 
-A program is an `ExportedProgram`, or the `.pt2` file that `torch.export.save` writes of one. torch is imported where there is one.
+A program is an `ExportedProgram`, or the `.pt2` file that `torch.export.save` writes. torch is only imported for
+programs.
 """
 
 from __future__ import annotations
@@ -29,12 +30,12 @@ _TALKERS = (
     "torch.fx.experimental.symbolic_shapes",
 )
 _COLOURS = re.compile(r"\x1b\[[0-9;]*[A-Za-z]")
-_SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # of the environment: torch.load then makes nothing but tensors of a pickle
+_SAFE = "TORCH_FORCE_WEIGHTS_ONLY_LOAD"  # environment variable with which torch.load only unpickles tensors
 
 
 @runtime_checkable
 class ExportedProgram(Protocol):
-    """What `torch.export.export` gives."""
+    """The result of `torch.export.export`."""
 
     graph_signature: Any
     range_constraints: Any
@@ -43,7 +44,7 @@ class ExportedProgram(Protocol):
 
 
 def is_program_file(source: object) -> bool:
-    """Whether a source is the path of a program, which ends in `.pt2`."""
+    """Whether a source is the path of a program, ending in `.pt2`."""
     return isinstance(source, (str, os.PathLike)) and str(source).endswith(SUFFIX) and "\n" not in str(source)
 
 
@@ -51,8 +52,8 @@ def program_to_onnx(source: str | os.PathLike[str] | ExportedProgram) -> ModelPr
     """The ONNX model of a program, named after its file.
 
     Raises:
-        CompileError: OCC0101, OCC0102 the file cannot be read, or is no program; OCC0110 torch cannot write it as ONNX; OCC0409
-            PyTorch or its exporter is not installed.
+        CompileError: OCC0101, OCC0102 the file cannot be read, or is not a program; OCC0110 torch cannot export it to
+        ONNX; OCC0409 PyTorch or its exporter is not installed.
     """
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
     try:
@@ -63,7 +64,7 @@ def program_to_onnx(source: str | os.PathLike[str] | ExportedProgram) -> ModelPr
         raise error("OCC0409", text, help="pip install torch onnxscript") from None
     except (OSError, MemoryError, KeyboardInterrupt):
         raise
-    except Exception as e:  # torch raises what it likes
+    except Exception as e:  # torch raises various exceptions
         if type(e).__name__ == "CompileError":
             raise
         help_ = "`torch.onnx.export(program, dynamo=True, report=True)` writes what torch knows about it"
@@ -75,7 +76,7 @@ def program_to_onnx(source: str | os.PathLike[str] | ExportedProgram) -> ModelPr
 
 
 def _loaded(path: Path) -> Any:
-    """The program of a file; pickles in it may hold tensors alone."""
+    """The program of a file; pickles in it may only contain tensors."""
     try:
         with path.open("rb"):
             pass
@@ -98,21 +99,21 @@ def _loaded(path: Path) -> Any:
 
 
 def cause_of(e: BaseException) -> str:
-    """The first cause of an exception in one line, without colours and torch's advice."""
+    """The root cause of an exception in one line, without colours and torch's advice."""
     while e.__cause__ is not None:
         e = e.__cause__
     return f"{type(e).__name__}: {plain(e)}"
 
 
 def plain(e: BaseException) -> str:
-    """The first paragraph of what an exception of torch says, in one line without colours."""
+    """The first paragraph of a torch exception's message, in one line without colours."""
     return re.sub(r"\s+", " ", _COLOURS.sub("", str(e)).strip().split("\n\n")[0])
 
 
 def to_onnx(
     module: Any, args: tuple[Any, ...], dynamic_shapes: Any = None, kwargs: Mapping[str, Any] | None = None
 ) -> ModelProto:
-    """The ONNX model of a module or a program; equal ones give equal bytes."""
+    """The ONNX model of a module or program; equal ones produce equal bytes."""
     torch = import_module("torch")
 
     with without_fast_path(), quiet():
@@ -121,17 +122,17 @@ def to_onnx(
         )
     model: ModelProto = program.model_proto
     for holder in (model, model.graph, *model.graph.node, *model.graph.value_info, *model.functions):
-        del holder.metadata_props[:]  # lines of sources, which differ where the model does not
+        del holder.metadata_props[:]  # source lines, which may differ for equal models
     for value in (*model.graph.input, *model.graph.output, *model.graph.value_info):
         for d in value.type.tensor_type.shape.dim:
             if d.dim_param.isdecimal():
-                d.dim_value = int(d.dim_param)  # a size that torch has fixed, under its number as a name
+                d.dim_value = int(d.dim_param)  # a size fixed by torch, with its number as a name
     _give_one_type(model)
     return model
 
 
 def _give_one_type(model: ModelProto) -> None:
-    """Let normalisations compute in the type of their scales, as torch does under autocast; ONNX has one type for both."""
+    """Make normalisations compute in the type of their scales, as torch does under autocast; ONNX has a single type."""
     values = (*model.graph.input, *model.graph.value_info)
     types = {v.name: v.type.tensor_type.elem_type for v in values} | {
         w.name: w.data_type for w in model.graph.initializer
@@ -172,7 +173,7 @@ def quiet() -> Generator[None]:
 
 @contextmanager
 def without_fast_path() -> Generator[None]:
-    """Transformer layers as operators that ONNX has, instead of one that only torch has."""
+    """Transformer layers as ONNX operators, instead of one that only torch has."""
     torch = import_module("torch")
 
     before = torch.backends.mha.get_fastpath_enabled()

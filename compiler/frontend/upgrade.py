@@ -1,7 +1,7 @@
 """Upgrades nodes of old operator sets to the latest version of their operator.
 
 A rule is keyed by operator and by the schema version below which it applies; rules of one operator run in order of
-version. Defaults that changed between versions are filled in before any rule runs.
+version. Defaults that changed between versions are filled in first.
 """
 
 from __future__ import annotations
@@ -19,14 +19,14 @@ from occ.compiler.ir.value import Value
 
 @dataclass
 class Node:
-    """A node on its way in; rules change it in place.
+    """A node being imported; rules change it in place.
 
     Attributes:
         name: operator.
         operands: values, None where absent.
         attrs: attributes as plain values.
         n_results: number of results that the node names.
-        constant: makes a constant value of an array.
+        constant: creates a constant value from an array.
         emit: adds another op before this one; returns its results.
     """
 
@@ -38,7 +38,7 @@ class Node:
     emit: Callable[[str, Sequence[Value | None], dict[str, Any]], Value]
 
     def put(self, k: int, value: Value) -> None:
-        """Set operand `k`, absent operands in between."""
+        """Set operand `k`, with absent operands before it if necessary."""
         self.operands += [None] * (k + 1 - len(self.operands))
         self.operands[k] = value
 
@@ -65,19 +65,19 @@ def _operand(attr: str, k: int, dtype: Any = np.int64) -> UpgradeStep:
 
 
 def _legacy_broadcast(n: Node) -> None:
-    """`axis` and `broadcast` of opsets below 7: the second operand is at `axis` of the first."""
+    """`axis` and `broadcast` of opsets below 7: the second operand is aligned at `axis` of the first."""
     axis, broadcast = n.attrs.pop("axis", None), n.attrs.pop("broadcast", 0)
     if broadcast and axis is not None:
         n.operands[1] = n.emit("legacy.Align", [n.operands[1], n.operands[0]], {"axis": int(axis)})
 
 
 def _prelu(n: Node) -> None:
-    """Below opset 7 a 1-D slope belongs to the channels."""
+    """Below opset 7 a 1-D slope is per channel."""
     n.operands[1] = n.emit("legacy.Align", [n.operands[1], n.operands[0]], {"axis": 1})
 
 
 def _flat_softmax(n: Node) -> None:
-    """Below opset 13 the tensor is a matrix, split at `axis`, and rows of it are normalised."""
+    """Below opset 13 the tensor is a matrix, split at `axis`, whose rows are normalised."""
     n.name = "legacy." + n.name
 
 
@@ -107,7 +107,7 @@ def _dropout(n: Node) -> None:
 
 
 def _batch_norm(n: Node) -> None:
-    """Below opset 14 five results mean training. Below 9 there is a form with a scale for each element."""
+    """Below opset 14 five results mean training. Below 9 there is a form with a scale per element."""
     spatial = n.attrs.get("spatial", 1)
     if n.n_results > 1 or not spatial:
         n.name = "legacy.BatchNormalization"
@@ -140,10 +140,10 @@ def _upsample(n: Node) -> None:
 
 
 def _resize10(n: Node) -> None:
-    """Resize of opset 10, whose nearest element is the one before or after by direction.
+    """Resize of opset 10, where the direction decides the nearest element.
 
-    It is the one before along an axis that grows, and the one after along one that shrinks: ONNX's own test of opset 10
-    and onnxruntime say so. A Resize of today takes one of them for all axes.
+    It is the preceding one along an axis that grows, and the following one along an axis that shrinks: ONNX's own test
+    of opset 10 and onnxruntime do so. Today's Resize uses one of them for all axes.
     """
     x, scales = n.operands
     n.attrs["coordinate_transformation_mode"] = "asymmetric"
@@ -246,8 +246,9 @@ def _step_of_one(n: Node) -> None:
         n.put(2, one if start.type is not None else n.emit("CastLike", [one, start], {}))
 
 
-# Operators that say what others do: onnxruntime's quantiser writes two for types that old operator sets lack, one was renamed, and
-# some are older than those of ONNX, which exporters of torch wrote before; one ONNX itself had as an experiment. Those have another form where a rule follows.
+# Operators equivalent to others: onnxruntime's quantiser writes two for types that old operator sets lack, one was
+# renamed, and some predate those of ONNX and were written by torch exporters; one was experimental in ONNX. Those have
+# another form, and a rule follows.
 SAME: dict[str, tuple[str, UpgradeStep | None]] = {
     "DynamicSlice": ("Slice", None),
     "com.microsoft.QuantizeLinear": ("QuantizeLinear", None),
@@ -263,7 +264,7 @@ SAME: dict[str, tuple[str, UpgradeStep | None]] = {
 
 
 def rename(node: Node) -> None:
-    """Give an operator that says what another one does the name and the form of that one, in place."""
+    """Rename an operator that is equivalent to another one to that one, in its form, in place."""
     if node.name in SAME:
         node.name, rule = SAME[node.name]
         if rule is not None:
@@ -271,7 +272,7 @@ def rename(node: Node) -> None:
 
 
 def upgrade(node: Node, version: int, old_defaults: dict[str, Any], new_defaults: dict[str, Any]) -> None:
-    """Bring a node of schema `version` to the latest form, in place.
+    """Upgrade a node of schema `version` to the latest form, in place.
 
     Args:
         node: the node.

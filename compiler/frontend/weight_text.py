@@ -12,7 +12,7 @@ from occ.compiler.ir.types import TensorType
 
 
 class WeightText(NamedTuple):
-    """A weight as read: where its bytes are in the weights file, or its elements or bytes."""
+    """A parsed weight: its location in the weights file, or its elements or bytes."""
 
     name: str
     type: TensorType
@@ -24,8 +24,8 @@ class WeightsFile:
     """The mapped weights file of a text.
 
     Args:
-        name: as the text states it; empty if all weights are in the text.
-        text_path: of the text, which the name is relative to.
+        name: as stated in the text; empty if all weights are inline.
+        text_path: path of the text, to which the name is relative.
     """
 
     def __init__(self, name: str, text_path: Path | None) -> None:
@@ -33,7 +33,7 @@ class WeightsFile:
         self._map: np.ndarray | None = None
 
     def read(self, w: WeightText) -> np.ndarray:
-        """The elements of a weight that has a place in the file.
+        """The elements of a weight stored in the file.
 
         Raises:
             CompileError: OCC0604 the file is missing or too short.
@@ -50,7 +50,7 @@ class WeightsFile:
 
 
 def data_of(type_: TensorType, values: list[Any] | bytes) -> np.ndarray:
-    """The elements of a weight that the text itself states."""
+    """The elements of an inline weight."""
     return shaped(np.frombuffer(values, np.uint8), type_) if isinstance(values, bytes) else array_of(type_, values)
 
 

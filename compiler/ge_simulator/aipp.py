@@ -1,6 +1,6 @@
 """Simulates static AIPP, the image preprocessing of Ascend devices.
 
-The order is: swap of channels, crop, conversion of colours, mean and factor, padding. Results are half precision.
+The order is: channel swap, crop, colour conversion, mean and factor, padding. Results are half precision.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Finds nodes that a precision mode makes too inaccurate, by simulating both precisions.
 
-What overflows or deviates is marked by `_keep_dtype`, as far as the chip has a kernel for it: the node, or where that is in
-FLOAT already, the nearest before it that rounds. Then the part runs again, until nothing more can be marked.
+Nodes that overflow or deviate are marked with `_keep_dtype`, if the chip has a kernel for it: the node itself, or if it
+is in FLOAT already, the nearest preceding one that rounds. Then the part runs again, until nothing more can be marked.
 """
 
 from __future__ import annotations
@@ -18,20 +18,20 @@ from occ.compiler.ge_simulator.reader import Node
 from occ.runtime.device_part import DevicePart
 
 _HALF_MAX = 65504.0  # the largest number of half precision
-_HALF_LEAST = 2.0**-14  # the smallest with all its bits; below it come steps of 6e-8, and then zero
+_HALF_LEAST = 2.0**-14  # the smallest with full precision; below it come steps of 6e-8, and then zero
 _MOST_ROUNDS = 16
 
 
 @dataclass(frozen=True)
 class Loss:
-    """How far the results of a node in a precision mode are from those in FLOAT, over all samples.
+    """How far a node's results in a precision mode are from those in FLOAT, over all samples.
 
     Attributes:
-        largest: value of the results in FLOAT, without sign.
-        error: the largest difference, as a part of `largest`; infinite where a finite result is not finite in the mode.
-        overflows: a value that is finite in FLOAT exceeds the type that the node takes or gives it in.
-        smallest: the least of the largest values of the tensors that it takes or gives in half precision, where that has not
-            all of its bits there; else infinite.
+        largest: magnitude of the results in FLOAT.
+        error: the largest difference relative to `largest`; infinite if a finite result is not finite in the mode.
+        overflows: whether a value that is finite in FLOAT exceeds the range of a type that the node reads or writes.
+        smallest: the smallest peak of the tensors that it reads or writes in half precision without full precision;
+        otherwise infinite.
     """
 
     largest: float = 0.0
@@ -40,7 +40,7 @@ class Loss:
     smallest: float = float("inf")
 
     def with_sample(self, other: Loss) -> Loss:
-        """This one with those of another sample."""
+        """This loss combined with that of another sample."""
         return Loss(
             max(self.largest, other.largest),
             max(self.error, other.error),
@@ -51,13 +51,13 @@ class Loss:
 
 @dataclass(frozen=True)
 class Finding:
-    """A node that overflows, or with which results begin to deviate.
+    """A node that overflows, or at which results start to deviate.
 
     Attributes:
-        part, node, operator: where it is.
-        before: what it loses in the mode.
-        after: what it still loses once nodes have been marked.
-        remains: it is still where the loss begins: no kernel of the chip helps.
+        part, node, operator: its location.
+        before: its loss in the mode.
+        after: its remaining loss once nodes have been marked.
+        remains: whether the loss still starts here: no kernel of the chip helps.
         kept: nodes that were marked because of it.
     """
 
@@ -88,7 +88,7 @@ class CalibratedPart:
         self.samples: list[list[np.ndarray]] = []
 
     def run(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
-        """Remember a sample; its outputs in FLOAT, so that later parts see what the model says."""
+        """Record a sample; its outputs are FLOAT, so that later parts see what the model defines."""
         self.samples.append([np.array(x) for x in inputs])
         return self.precise.run(inputs)
 
@@ -114,7 +114,7 @@ class CalibratedPart:
         return Loss(max(given, default=0.0), error, max(halves, default=0.0) > _HALF_MAX, least)
 
     def search(self, tolerance: float) -> list[Finding]:
-        """Mark nodes until none loses more than `tolerance` that can be helped; what was found."""
+        """Mark nodes until none loses more than `tolerance` that can be avoided; returns the findings."""
         found: dict[str, Finding] = {}
         losses = self.losses()
         for _ in range(_MOST_ROUNDS):
@@ -132,7 +132,7 @@ class CalibratedPart:
         return [replace(f, after=losses[name], remains=name in remains) for name, f in found.items()]
 
     def _culprits(self, losses: Mapping[str, Loss], tolerance: float) -> Iterator[Node]:
-        """Nodes that overflow, and those with which the error passes the tolerance."""
+        """Nodes that overflow, and those at which the error exceeds the tolerance."""
         for node in self.chip.root.nodes:
             loss = losses.get(node.name, Loss())
             given = [losses[e[0]] for e in node.inputs if e is not None and e[0] in losses]
@@ -140,9 +140,9 @@ class CalibratedPart:
                 yield node
 
     def _markable(self, node: Node) -> Iterator[Node]:
-        """The node if the mark changes how it is computed.
+        """The node, if marking changes how it is computed.
 
-        Else the nearest nodes before it of which that is true.
+        Otherwise the nearest preceding nodes for which it does.
         """
         by_name = {n.name: n for n in self.chip.root.nodes}
         work, seen = [node], {node.name}
@@ -169,14 +169,14 @@ class CalibratedPart:
 
 
 def _largest(x: np.ndarray) -> float:
-    """The largest finite value without its sign; 0 of what is not FLOAT."""
+    """The largest finite magnitude; 0 for types other than FLOAT."""
     return largest(x) if x.dtype.kind == "f" else 0.0
 
 
 def _error(want: np.ndarray, got: np.ndarray) -> float:
-    """The largest gap as a share of the largest value, where the result in FLOAT is finite.
+    """The largest gap relative to the largest value, where the FLOAT result is finite.
 
-    0 of what is not FLOAT.
+    0 for types other than FLOAT.
     """
     if want.dtype.kind != "f":
         return 0.0
@@ -186,7 +186,7 @@ def _error(want: np.ndarray, got: np.ndarray) -> float:
 
 @dataclass
 class Calibrator(SimulatedDevice):
-    """A simulated device that watches what its parts lose; run the samples on it, then `search` the `parts`."""
+    """A simulated device that records precision loss; run the samples on it, then `search` the `parts`."""
 
     parts: list[CalibratedPart] = field(default_factory=list)
 

@@ -43,7 +43,7 @@ def _erf_tail(x: np.ndarray) -> np.ndarray:
     return np.sign(x) * (1 - np.exp(-z * z) / (fraction * np.sqrt(np.pi)))
 
 
-assert abs(float(_table_erf(np.array([0.7]))[0]) - scalar_erf(0.7)) < 1e-14  # a fault of the series would show here
+assert abs(float(_table_erf(np.array([0.7]))[0]) - scalar_erf(0.7)) < 1e-14  # an error of the series would show here
 
 
 def _unary(fn: Callable[[Any], Any]) -> Kernel:
@@ -123,7 +123,7 @@ def _round(x: np.ndarray) -> np.ndarray:
 
 
 def _cast(node: Node, x: Arrays) -> np.ndarray:
-    """Floats go to integers by truncation, and saturate; integers wrap around."""
+    """Floats convert to integers by truncation, and saturate; integers wrap around."""
     v, target = x[0], cpp_type(node.attrs["dst_type"])
     if target.kind not in "iu":
         return v.astype(target)
@@ -154,7 +154,7 @@ def _product(node: Node, x: Arrays) -> np.ndarray:
         raise BadGraph(f"{node.name}: MatMulV2 takes matrices")
     if a.ndim < 2 or b.ndim < 2:
         raise BadGraph(f"{node.name}: BatchMatMulV2 takes ranks of 2 and more")
-    if a.dtype.kind == "i":  # double precision holds the sums exactly
+    if a.dtype.kind == "i":  # double precision represents the sums exactly
         made = np.matmul(a.astype(np.float64), b.astype(np.float64)).astype(np.int64).astype(np.int32)
     else:
         made = np.matmul(a, b)
@@ -169,7 +169,7 @@ def _bitcast(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _weight_quantised(node: Node, x: Arrays) -> np.ndarray:
-    """`x @ ((weight + offset) * scale)`, a scale and an offset for each group of elements of the summed axis."""
+    """`x @ ((weight + offset) * scale)`, with a scale and an offset per group of elements on the summed axis."""
     rows, weight, scale = x[:3]
     offset = x[3] if len(x) > 3 else None
     group, turned = node.attrs.get("antiquant_group_size", 0), node.attrs.get("transpose_weight", False)

@@ -18,7 +18,7 @@ def _listed(x: np.ndarray | None) -> list[int]:
 
 
 def _strided_slice(node: Node, x: Arrays) -> np.ndarray:
-    """Slices as numpy takes them: negative positions count from the end, then they are clamped."""
+    """Slices as in numpy: negative positions count from the end, then they are clamped."""
     if any(node.attrs.get(f"{m}_mask", 0) for m in ("begin", "end", "ellipsis", "new_axis", "shrink_axis")):
         raise BadGraph(f"{node.name}: masks")
     v, begin, end = x[0], _listed(x[1]), _listed(x[2])
@@ -34,9 +34,9 @@ def _strided_slice(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _masked_slice(node: Node, x: Arrays) -> np.ndarray:
-    """A slice that names begin, end and step of every axis.
+    """A slice with begin, end and step for every axis.
 
-    A bit of a mask leaves the bound of its axis out (as TensorFlow's StridedSlice).
+    A bit of a mask ignores the bound of its axis (as in TensorFlow's StridedSlice).
     """
     a, v = node.attrs, x[0]
     if any(a.get(f"{m}_mask", 0) for m in ("ellipsis", "new_axis", "shrink_axis")):
@@ -68,7 +68,7 @@ def _split_v(node: Node, x: Arrays) -> list[np.ndarray]:
 
 
 def _index(node: Node, index: np.ndarray, size: int) -> np.ndarray:
-    """Indices that are in the tensor; negative ones only where the operator says that it takes them."""
+    """Valid indices; negative ones only if the operator supports them."""
     if index.size and node.attrs.get("negative_index_support", False):
         index = np.where(index < 0, index + size, index)
     if index.size and (index.min() < 0 or index.max() >= size):
@@ -130,7 +130,7 @@ def _scatter_elements(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _scatter_rows(node: Node, x: Arrays) -> np.ndarray:
-    """Each batch of updates from a position of its own on, along the axis before the last or the last."""
+    """Each batch of updates from its own position on, along the second-last or last axis."""
     made, axis = x[0].copy(), node.attrs.get("axis", -1)
     if axis not in (-1, -2) or node.attrs["reduce"] != "update" or x[1].ndim != 1:
         raise BadGraph(f"{node.name}: axis {axis} and indices of rank {x[1].ndim} are not simulated")
@@ -221,7 +221,7 @@ def _shape(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _random(draw: Callable[[np.random.Generator, list[int]], np.ndarray]) -> Kernel:
-    """Numbers of a given distribution; equal seeds give equal ones, and with both zero they differ from run to run."""
+    """Numbers of a given distribution; equal seeds produce equal ones, and two zeros differ from run to run."""
 
     def kernel(node: Node, x: Arrays) -> np.ndarray:
         seeds = node.attrs.get("seed", 0), node.attrs.get("seed2", 0)
@@ -232,7 +232,7 @@ def _random(draw: Callable[[np.random.Generator, list[int]], np.ndarray]) -> Ker
 
 
 def _multinomial(node: Node, x: Arrays) -> np.ndarray:
-    """Classes drawn by their log-probabilities: the largest of these with Gumbel noise."""
+    """Classes drawn by their log-probabilities: the largest after adding Gumbel noise."""
     seeds = node.attrs.get("seed", 0), node.attrs.get("seed2", 0)
     rng = np.random.default_rng([s & 0xFFFFFFFF for s in seeds] if any(seeds) else None)
     rows, classes = x[0].shape

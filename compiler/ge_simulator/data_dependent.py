@@ -14,13 +14,13 @@ Kernel = Callable[[Node, Arrays], Any]
 
 
 def _non_zero(node: Node, x: Arrays) -> np.ndarray:
-    """Places of the elements that are not zero: a row for each, with `transpose` a column."""
+    """Positions of the non-zero elements: one row each, or with `transpose` one column."""
     found = np.argwhere(x[0]).astype(cpp_type(node.attrs.get("dtype", 9)))
     return np.ascontiguousarray(found.T) if node.attrs.get("transpose", False) else found
 
 
 def _unique(node: Node, x: Arrays) -> list[np.ndarray]:
-    """Distinct elements in rising order, which of them each element is, and how often each comes."""
+    """Distinct elements in ascending order, the index of each element among them, and their counts."""
     if x[0].ndim != 1 or not node.attrs.get("sorted", True):
         raise BadGraph(f"{node.name}: the order of what {node.type} gives is not known")
     kind = cpp_type(node.attrs.get("out_idx", 9))
@@ -29,7 +29,7 @@ def _unique(node: Node, x: Arrays) -> list[np.ndarray]:
 
 
 def _corners(box: np.ndarray, center: bool) -> np.ndarray:
-    """Boxes [n, 4] by two corners, the lesser first."""
+    """Boxes [n, 4] by two corners, the lower first."""
     if center:
         half = box[:, 2:] / 2
         return np.concatenate([box[:, :2] - half, box[:, :2] + half], 1)
@@ -37,7 +37,7 @@ def _corners(box: np.ndarray, center: bool) -> np.ndarray:
 
 
 def _overlap(box: np.ndarray, others: np.ndarray) -> np.ndarray:
-    """The intersection of a box [4] with others [n, 4], as a part of what both cover."""
+    """The intersection of a box [4] with others [n, 4], relative to their union."""
     sides = np.maximum(np.minimum(box[2:], others[:, 2:]) - np.maximum(box[:2], others[:, :2]), 0)
     areas = [np.prod(b[..., 2:] - b[..., :2], -1) for b in (box, others)]
     common = np.prod(sides, -1)
@@ -59,7 +59,7 @@ def _selected(boxes: np.ndarray, scores: np.ndarray, limit: int, iou: float, lea
 def _boxes(node: Node, x: Arrays) -> np.ndarray:
     """Rows of batch, class and box.
 
-    After those of each class as many of -1 as there is room, as the older kernels do.
+    Each class is padded with -1 to the maximum, as in the older kernels.
     """
     boxes, scores = x[0], x[1]
     given = [None if len(x) <= k or x[k] is None else x[k].reshape(-1)[0] for k in (2, 3, 4)]
@@ -77,10 +77,10 @@ def _boxes(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _check_numbers(node: Node, numbers: np.ndarray | None, shape: tuple[int, ...]) -> None:
-    """The kernels take the numbers of batch, class and box from `index_id`.
+    """The kernels take batch, class and box numbers from `index_id`.
 
     Raises:
-        BadGraph: it is not there, or has others.
+        BadGraph: it is missing, or has others.
     """
     at = np.indices(shape)
     wanted = np.stack([at[0], at[1], at[2] // 1000, at[2] % 1000], -1)

@@ -29,7 +29,7 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
     """A part of an artifact, ready to be simulated.
 
     Raises:
-        RunError: OCC0502 the `.air` file is not one that GE would load, or the chip has no kernel for a node.
+        RunError: OCC0502 GE would not load the `.air` file, or the chip has no kernel for a node.
     """
     beside = {name.rpartition("/")[2]: files[name] for name in part.files}
     try:
@@ -50,10 +50,10 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
 
 
 def _check_binding(part: DevicePart, made: Simulator) -> None:
-    """Check that a graph's inputs fit the plan, which binds by position.
+    """Check that a graph's inputs match the plan, which binds by position.
 
     Raises:
-        BadGraph: it takes other inputs, or in another order.
+        BadGraph: it has other inputs, or in another order.
     """
     takes, given = [d.name for d in made.root.data], [t.name for t in part.inputs]
     if takes != given:
@@ -70,10 +70,10 @@ _AGAIN = "build the artifact again; if that does not help, it is a fault of occ:
 
 @dataclass(frozen=True)
 class Pictured:
-    """A part whose inputs are made out of pictures first, as `--insert_op_conf` has it done.
+    """A part whose inputs are first computed from pictures, as `--insert_op_conf` does.
 
     Attributes:
-        graph: takes what is made.
+        graph: reads the computed inputs.
         makers: by the index of the input.
     """
 
@@ -89,13 +89,13 @@ class Pictured:
 
 
 class Runs(Protocol):
-    """A part that is ready: a graph, or what watches one."""
+    """A part that is ready: a graph, or an observer of one."""
 
     def run(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]: ...
 
 
 class SimulatedDevice:
-    """Runs device parts with numpy. Steps run at once, so there is nothing to wait for."""
+    """Runs device parts with numpy. Steps run immediately, so there is nothing to wait for."""
 
     def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Runs:
         """See `occ.runtime.device.Accelerator`.
@@ -124,7 +124,7 @@ class SimulatedRun:
         return np.empty(tuple(shape), numpy_dtype(dtype))
 
     def adopt(self, resident: Resident) -> np.ndarray:
-        """See `DeviceRun`; there is no device that the tensor could be on.
+        """See `DeviceRun`; there is no device that could hold the tensor.
 
         Raises:
             RunError: always.
@@ -141,7 +141,7 @@ class SimulatedRun:
         """See `DeviceRun`.
 
         Raises:
-            RunError: OCC0505 a result is not what the graph says of it.
+            RunError: OCC0505 a result is not what the graph states.
         """
         for k, (target, value) in enumerate(zip(outputs, self._run(part, inputs), strict=True)):
             if (value.dtype, value.shape) != (target.dtype, target.shape):
@@ -154,7 +154,7 @@ class SimulatedRun:
         """See `DeviceRun`.
 
         Raises:
-            RunError: OCC0505 a result is not what the graph says of it, or larger than the plan has room for.
+            RunError: OCC0505 a result is not what the graph states, or exceeds the plan's buffer.
         """
         made = self._run(part, inputs)
         for k, (target, value) in enumerate(zip(outputs, made, strict=True)):

@@ -1,9 +1,9 @@
 """Reads operator dumps of devices (`acl.json` with `dump_list`, or aclmdlSetDump).
 
-A file is the length of a header in 8 bytes, the header, a DumpData of protobuf with the descriptions of inputs and outputs,
-and the bytes of the inputs, then of the outputs. Its name is TYPE.NAME.TASK.STREAM.TIME, with `_` for what a file name
-cannot have; newer headers have the name as it is. Tensors are in the format of the kernel; NC1HWC0 and FRACTAL_NZ are
-read back into the extents that they had.
+A file is the length of a header in 8 bytes, the header, a protobuf DumpData describing inputs and outputs, and the
+bytes of the inputs, then of the outputs. Its name is TYPE.NAME.TASK.STREAM.TIME, with `_` for characters not allowed in
+file names; newer headers contain the name itself. Tensors are in the kernel's format; NC1HWC0 and FRACTAL_NZ are
+converted back to their original extents.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ _PARTS = 5  # of a file name, at least
 
 
 class BadDump(Exception):
-    """A file is no dump of an operator; the text says why."""
+    """A file is not a dump of an operator; the text says why."""
 
 
 @dataclass(frozen=True)
 class Dumped:
-    """The dumped outputs of an operator; None for one whose format is not read."""
+    """The dumped outputs of an operator; None for unsupported formats."""
 
     name: str
     type: str
@@ -40,7 +40,7 @@ class Dumped:
 
 
 def dumps(folder: Path) -> tuple[list[Dumped], list[str]]:
-    """The dumps of a folder and those below it, and why other files are none."""
+    """The dumps in a folder and its subfolders, and why other files are not dumps."""
     found: list[Dumped] = []
     refused: list[str] = []
     for path in sorted(p for p in folder.rglob("*") if p.is_file()):
@@ -78,7 +78,7 @@ def _dumped(path: Path) -> Dumped:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int | bytes]]:
-    """The fields of a message of protobuf: numbers, and bytes of what has a length."""
+    """The fields of a protobuf message: numbers, and bytes of length-delimited ones."""
     at = 0
     while at < len(data):
         key, at = _varint(data, at)
@@ -143,9 +143,9 @@ def _extents(t: dict[str, int | list[int]], name: str) -> list[int]:
 
 
 def _array(t: dict[str, int | list[int]], data: bytes) -> np.ndarray | None:
-    """The elements of a tensor in the extents that it has in the graph.
+    """The elements of a tensor with its extents in the graph.
 
-    None where its format is not read.
+    None if its format is not supported.
     """
     dtype, shape = proto_type(_number(t, _DATA_TYPE)), _extents(t, _SHAPE)
     if dtype is None or len(data) < prod(shape) * dtype.itemsize:

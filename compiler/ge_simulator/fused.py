@@ -121,7 +121,7 @@ def _attend(
 
 
 def _only(node: Node, x: Arrays, known: int) -> None:
-    """Refuse operands past those that are simulated."""
+    """Reject operands past those that are simulated."""
     names = [d.name for d, v in zip(node.input_descs[known:], x[known:], strict=False) if v is not None]
     if names:
         raise BadGraph(f"{node.name}: {', '.join(names)} are not simulated")

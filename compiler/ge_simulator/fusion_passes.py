@@ -1,4 +1,4 @@
-"""Operators that a fusion pass of GE replaces by one with a kernel of AI Core: TopK by TopKD."""
+"""Operators that a GE fusion pass replaces by one with an AI Core kernel: TopK by TopKD."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ import numpy as np
 
 from occ.compiler.ge_simulator.reader import Node, Tensor
 
-# What the kernel of TopKD takes: above so many elements only a `k` of at least 16, since the AI CPU is faster for less.
+# Requirements of TopKD's kernel: above this many elements `k` must be at least 16, since the AI CPU is faster for less.
 _MANY, _LEAST_OF_MANY = 32768, 16
 _MOST, _LONGEST = 4096, 1 << 21
 
 
 def replacement(node: Node) -> Node | None:
-    """The node that a pass puts instead of another; None where it leaves it.
+    """The node that a pass substitutes for another; None if it leaves it.
 
     The source is TopKFusionPass and the check of top_k_d in Huawei's operator repositories.
     """

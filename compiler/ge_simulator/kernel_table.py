@@ -1,7 +1,7 @@
 """Kernel tables of the chips, from `tables/kernels.tsv` and `tables/functions.tsv`.
 
-A graph that GE loads still needs a kernel for every node: a unit of the chip (AI Core; AI CPU, which is slower), a
-combination of element types, and, where an extent is unknown, one that takes such. What the tables lack has none.
+A graph that GE loads still needs a kernel for every node: on a unit of the chip (AI Core; AI CPU, which is slower), for
+the element types, and, if an extent is unknown, for unknown extents. Operators missing from the tables have none.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from occ.compiler.ge_simulator.fusion_passes import replacement
 from occ.compiler.ge_simulator.reader import Node, NoKernel, Tensor
 
 CHIPS = ("310", "310B", "310P", "910", "910B")
-UNITS = ("AICore", "AICPU", "TF")  # in the order in which GE asks them
-# What GE does by itself: structure, views, sizes (the operators of its ge_local engine); `PASS` stands for what it replaces.
+UNITS = ("AICore", "AICPU", "TF")  # in the order in which GE tries them
+# What GE handles itself: structure, views, sizes (operators of its ge_local engine); `PASS` marks what it replaces.
 GE_LOCAL = frozenset(
     {
         "Bitcast", "Const", "Constant", "Data", "ExpandDims", "FileConstant", "Flatten", "FlattenV2", "Identity", "IdentityN", "If", "NetOutput", "Rank", "Reshape",
@@ -44,7 +44,7 @@ FLOATS = ("FLOAT", "FLOAT16", "BF16")
 
 
 def chip_of(soc: str) -> str:
-    """The kind of chip that a soc_version names: `Ascend910B` without a digit is a first-generation 910.
+    """The kind of chip for a soc_version: `Ascend910B` without a digit is a first-generation 910.
 
     The 910_93 has the kernels of the 910B.
     """
@@ -60,8 +60,8 @@ class Kernels:
 
     Attributes:
         chips: chip -> whether extents may be unknown.
-        operands: names, `>` before those of results, `?` after optional, `*` after repeated ones.
-        combinations: element types, the sets that each operand takes; None where nothing is known of them.
+        operands: names, `>` before results, `?` after optional, `*` after repeated ones.
+        combinations: element types, the sets that each operand accepts; None if they are unknown.
         source: key of `sources`.
     """
 
@@ -91,7 +91,7 @@ def rows_of(name: str) -> Iterator[list[str]]:
 
 
 def chips_in(text: str) -> dict[str, bool]:
-    """The chips that a row is about, and whether it takes unknown extents on each."""
+    """The chips of a row, and whether it supports unknown extents on each."""
     chosen = text.replace("*", " ".join(f"{c}{'+' if '+' in text else ''}" for c in CHIPS)) if "*" in text else text
     return {c.rstrip("+"): c.endswith("+") for c in chosen.replace("++", "+").replace(",", " ").split()}
 
@@ -119,7 +119,7 @@ def operators() -> frozenset[str]:
 
 @cache
 def kernels_of(operator: str) -> tuple[Kernels, ...]:
-    """The rows of an operator, those of `functions.tsv` instead of the rows that name no types."""
+    """The rows of an operator, with those of `functions.tsv` in place of untyped rows."""
     rows = [
         Kernels(op, unit, chips_in(chips), tuple(operands.split()), _combinations(types), source)
         for op, unit, chips, operands, types, source in _lines().get(operator, ())
@@ -152,7 +152,7 @@ def _name(desc: Tensor) -> str:
 
 
 def float_type(node: Node) -> str:
-    """The floating-point type that decides which kernel a node gets: of its first such operand, or else result.
+    """The floating-point type that decides a node's kernel: of its first such operand, otherwise result.
 
     Empty without one.
     """
@@ -170,8 +170,8 @@ class Wanted:
     """The floating-point types that a precision mode allows for a node.
 
     Attributes:
-        pairs: the types for the first operand and the first result, the best first; they are for those that are FLOAT in the graph.
-        free: what FLOAT may be in the other tensors of the node; nothing, where all are to be as the graph says.
+        pairs: the types for the first operand and the first result, best first; for those that are FLOAT in the graph.
+        free: replacements for FLOAT in the other tensors of the node; empty if all must match the graph.
     """
 
     pairs: tuple[tuple[str, str], ...]
@@ -180,7 +180,7 @@ class Wanted:
 
 @dataclass(frozen=True)
 class KernelChoice:
-    """The kernel of a node: its unit, and the types that it has FLOAT operands and results in."""
+    """The kernel of a node: its unit, and the types of its FLOAT operands and results."""
 
     unit: str
     operands: str
@@ -193,11 +193,11 @@ def kernel(node: Node, chip: str, wanted: Wanted, *, fixed: bool = False) -> Ker
     Args:
         node: the node.
         chip: one of `CHIPS`.
-        wanted: types that would do.
-        fixed: unknown extents are known when it is compiled, as those of gears are.
+        wanted: acceptable types.
+        fixed: whether unknown extents are known when it is compiled, as for gears.
 
     Raises:
-        NoKernel: the chip has none of them.
+        NoKernel: the chip has none.
     """
     if node.type in GE_LOCAL:
         return KernelChoice("GE", *wanted.pairs[0])
@@ -219,7 +219,7 @@ def kernel(node: Node, chip: str, wanted: Wanted, *, fixed: bool = False) -> Ker
 def _on_unit(
     unit: str, node: Node, rows: Sequence[Kernels], chip: str, wanted: Wanted, *, unknown: bool
 ) -> KernelChoice | None:
-    """The kernel that a unit has for a node; None without one."""
+    """The kernel of a unit for a node; None if there is none."""
     own = [r for r in rows if r.unit == unit and (r.chips[chip] or not unknown or unit == "TF")]
     if any(r.combinations is None for r in own):
         return KernelChoice(unit, *wanted.pairs[0])
@@ -228,7 +228,7 @@ def _on_unit(
 
 
 def _serves(row: Kernels, node: Node, pair: tuple[str, str], free: frozenset[str]) -> bool:
-    """Whether a row has a combination for a node with the types of a pair."""
+    """Whether a row has a combination for a node with a given pair of types."""
     needed: dict[int, frozenset[str]] = {}
     before = 0
     for descs, to, mark in ((node.input_descs, pair[0], False), (node.output_descs, pair[1], True)):
@@ -250,7 +250,7 @@ def _serves(row: Kernels, node: Node, pair: tuple[str, str], free: frozenset[str
 
 
 def _place(formals: Sequence[str], name: str, position: int) -> int | None:
-    """Which formal operand a tensor is: by name, `x3` being one of `x*`, or by position where names differ."""
+    """The formal operand of a tensor: by name, `x3` being one of `x*`, or by position if names differ."""
     bare = [f.rstrip("?*") for f in formals]
     stem = name.rstrip("0123456789")
     if name in bare:

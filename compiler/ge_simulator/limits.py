@@ -12,7 +12,7 @@ from occ.compiler.ge_simulator.reader import Node
 
 
 class Limit(NamedTuple):
-    """A limit on an operator's nodes, to `least..most`."""
+    """A limit of an operator's kernel on nodes, `least..most`."""
 
     operator: str
     chips: frozenset[str]
@@ -32,7 +32,7 @@ def limits() -> tuple[Limit, ...]:
 
 
 class Formats(NamedTuple):
-    """The formats that a tensor of the nodes of an operator may state."""
+    """The formats that tensors of an operator's nodes may have."""
 
     operator: str
     chips: frozenset[str]
@@ -43,7 +43,7 @@ class Formats(NamedTuple):
 
 @cache
 def formats() -> tuple[Formats, ...]:
-    """All rows; operators without one take any format."""
+    """All rows; operators without one accept any format."""
     return tuple(
         Formats(operator, frozenset(chips_in(chips)), tensor, tuple(taken.split()), source)
         for operator, chips, tensor, taken, source in rows_of("formats")
@@ -55,7 +55,7 @@ def _attribute(name: str) -> Callable[[Node], Sequence[int]]:
 
 
 def _row_bytes(node: Node) -> Sequence[int]:
-    """Bytes of a normalised row; unknown where an extent is."""
+    """Bytes of a normalised row; unknown if an extent is."""
     dtype, shape = node.input_descs[1].dtype, node.input_descs[1].shape
     return (prod(shape) * dtype.itemsize,) if dtype is not None and min(shape, default=0) >= 0 else ()
 
@@ -68,7 +68,7 @@ def _loose_rows(node: Node) -> Sequence[int]:
 
 
 def _boxes_a_class(node: Node) -> Sequence[int]:
-    """How many boxes of each batch and class may be selected."""
+    """The maximum number of boxes selected per batch and class."""
     batches, classes = node.input_descs[1].shape[:2]
     return (-(-node.attrs.get("max_boxes_size", 0) // (batches * classes)),) if min(batches, classes) > 0 else ()
 
@@ -84,9 +84,9 @@ MEASURES: dict[str, Callable[[Node], Sequence[int]]] = {
 
 
 def beyond(node: Node, chip: str) -> Iterator[str]:
-    """The limits of a chip that a node exceeds, and the formats that it must not have.
+    """The limits of a chip that a node exceeds, and its unsupported formats.
 
-    Unknown extents do not.
+    Unknown extents do not count.
     """
     for row in formats():
         if row.operator != node.type or chip not in row.chips:

@@ -10,18 +10,18 @@ import numpy as np
 from occ.compiler.ge_simulator.kernel_table import Wanted, float_type, kernel
 from occ.compiler.ge_simulator.reader import Node
 
-# The operators that the matrix unit computes.
+# Operators of the matrix unit.
 CUBE = frozenset(
     {
         "BatchMatMul", "BatchMatMulV2", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "Einsum", "MatMulV2",
     }
 )  # fmt: skip
-# Operators whose types are what they are about: no mode changes them.
+# Operators whose types are essential: no mode changes them.
 _EXACT = frozenset({"AscendAntiQuant", "AscendDequant", "AscendQuant", "Cast"})
 _HALF_MAX = 65504.0
 _FLOAT, _HALF, _WIDENED = ("FLOAT", "FLOAT"), ("FLOAT16", "FLOAT16"), ("FLOAT16", "FLOAT")
 _VECTOR = (_FLOAT, _HALF)
-# mode -> what is wanted for FLOAT, the best first: in the matrix unit, elsewhere
+# mode -> replacements for FLOAT, best first: in the matrix unit, elsewhere
 _MODES = {
     "origin": ((_FLOAT,), (_FLOAT,)),
     "fp16": ((_HALF, _WIDENED, _FLOAT), (_HALF, _FLOAT)),
@@ -30,12 +30,12 @@ _MODES = {
     "mixed_bfloat16": ((("BF16", "BF16"), ("BF16", "FLOAT"), _FLOAT), _VECTOR),
     "allow_fp32_to_fp16": ((_HALF, _WIDENED, _FLOAT), _VECTOR),
 }
-_KEPT = (_FLOAT, _WIDENED, _HALF)  # what `_keep_dtype` asks for, or the most precise kernel that there is
+_KEPT = (_FLOAT, _WIDENED, _HALF)  # for `_keep_dtype`, or the most precise kernel
 
 
 @dataclass(frozen=True)
 class Computed:
-    """The types in which a node computes what its graph calls FLOAT: operands, results; and the unit that does."""
+    """The types in which a node computes what its graph calls FLOAT: operands, results; and its unit."""
 
     operands: str = "FLOAT"
     results: str = "FLOAT"
@@ -47,11 +47,11 @@ class Precision:
     """How FLOAT tensors are computed.
 
     Attributes:
-        mode: `origin` (as the graph says), `fp16` (everything in half precision), `cube_fp16in_fp32out` (the operands
-            of the matrix unit in half precision), `mixed_float16`, `mixed_bfloat16` and `allow_fp32_to_fp16` (operands
-            and results of the matrix unit). Where a chip lacks the kernel, the modes but `origin` take another one.
+        mode: `origin` (as in the graph), `fp16` (everything in half precision), `cube_fp16in_fp32out` (the operands of
+        the matrix unit in half precision), `mixed_float16`, `mixed_bfloat16` and `allow_fp32_to_fp16` (operands and
+        results of the matrix unit). If a chip lacks the kernel, modes other than `origin` use another one.
         chip: one of `kernel_table.CHIPS`, or empty for one that has every kernel.
-        fixed: unknown extents are those of gears, which are known when kernels are chosen.
+        fixed: whether unknown extents are those of gears, known when kernels are chosen.
     """
 
     mode: str = "origin"
@@ -59,7 +59,7 @@ class Precision:
     fixed: bool = False
 
     def computed(self, node: Node) -> Computed:
-        """The types that a node is computed in, and the unit that has the kernel.
+        """The types in which a node is computed, and the unit with the kernel.
 
         Raises:
             NoKernel: the chip has no kernel for it.
@@ -71,10 +71,10 @@ class Precision:
         return Computed(found.operands, found.results, found.unit)
 
     def _wanted(self, node: Node) -> Wanted:
-        """The kernels that a precision mode accepts for a node, the best first."""
+        """The kernels that a precision mode accepts for a node, best first."""
         cube, vector = _MODES[self.mode]
         name = float_type(node)
-        if name in ("", "FLOAT16", "BF16") or node.type in _EXACT:  # FLOAT beside them is as the graph says
+        if name in ("", "FLOAT16", "BF16") or node.type in _EXACT:  # FLOAT besides them is as in the graph
             raised = (_FLOAT,) if name and self.mode != "origin" and node.type not in _EXACT else ()
             return Wanted((_FLOAT, *raised), frozenset({"FLOAT"} if raised else ()))
         free = frozenset() if self.mode == "origin" else frozenset({"FLOAT", "BF16" if "bfloat" in self.mode else "FLOAT16"})  # fmt: skip
@@ -83,7 +83,7 @@ class Precision:
         return Wanted(cube if node.type in CUBE else vector, free)
 
     def rounded(self, x: np.ndarray, to: str) -> np.ndarray:
-        """f32 rounded to a type that a node computes in; others as they are."""
+        """f32 rounded to a type in which a node computes; others unchanged."""
         if x.dtype != np.float32 or to == "FLOAT":
             return x
         return self.half(x) if to == "FLOAT16" else x.astype(ml_dtypes.bfloat16).astype(np.float32)

@@ -1,7 +1,7 @@
 """Simulates AscendQuant, AscendDequant, AscendAntiQuant and the products between them.
 
-Their kernels work in half precision, and the unit that scales sums reads 19 bits of a scale: sign, exponent and 10 bits of
-the mantissa.
+Their kernels work in half precision, and the unit that scales sums reads 19 bits of a scale: sign, exponent and 10 bits
+of the mantissa.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _READ = np.uint64(0xFFFFE000)
 def take_offsets(g: Graph) -> None:
     """Set `offset_x` of the products between an AscendQuant and an AscendDequant, as GE's passes for these patterns do.
 
-    The offset of the codes is taken out of the bias by the sums of the weights, and is what pads have. That is the product of
-    the codes less the offset.
+    The offset of the codes is removed from the bias by the sums of the weights, and used as the padding value. The
+    result is the product of the codes minus the offset.
 
     Raises:
-        BadGraph: an AscendDequant reads no product; or the weights are no constant, of which GE makes the sums.
+        BadGraph: an AscendDequant does not read a product; or the weights are not constant, so GE cannot sum them.
     """
     nodes = {n.name: n for n in g.nodes}
     for node in g.nodes:
@@ -56,7 +56,7 @@ def _maker(nodes: dict[str, Node], node: Node, k: int) -> Node | None:
 
 
 def without_offset(node: Node, x: np.ndarray) -> np.ndarray:
-    """The integer operand of a product, less what `take_offsets` has set."""
+    """The integer operand of a product, minus the offset that `take_offsets` has set."""
     offset = node.attrs.get("offset_x", 0)
     return x.astype(np.int32) - offset if offset and x.dtype.kind == "i" else x
 
@@ -88,7 +88,7 @@ def _anti_quant(node: Node, x: Arrays) -> np.ndarray:
 def _scales(node: Node, encoded: np.ndarray) -> np.ndarray:
     """Scales: half precision, or the low half of 64 bits.
 
-    The other half has what is not used here, and must be 0.
+    The other half holds unused fields, and must be 0.
     """
     if node.input_descs[1].dtype == np.float16:
         if encoded.ndim != 1 or not np.all(np.isfinite(encoded) & (encoded > 0)):
@@ -103,7 +103,7 @@ def _scales(node: Node, encoded: np.ndarray) -> np.ndarray:
 
 
 def _saturated(x: np.ndarray) -> np.ndarray:
-    """Rounded to half precision, as the chips with scales of it do: they saturate."""
+    """Rounded to half precision, saturating, as on chips with half-precision scales."""
     return np.clip(x, -65504, 65504).astype(np.float16).astype(np.float32)
 
 

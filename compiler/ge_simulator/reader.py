@@ -1,4 +1,4 @@
-"""Reads `.air` bytes into nodes and edges, checking what GE checks on load."""
+"""Reads `.air` bytes into nodes and edges, with the checks that GE makes on load."""
 
 from __future__ import annotations
 
@@ -31,16 +31,16 @@ class BadGraph(Exception):
 
 
 class NoKernel(BadGraph):
-    """The chip is known not to have what a graph needs."""
+    """The chip is known to lack something that a graph needs."""
 
 
 class NotSimulated(BadGraph):
-    """The simulator does not know what an operator of the graph computes."""
+    """The simulator does not support an operator of the graph."""
 
 
 @dataclass(frozen=True)
 class Tensor:
-    """A tensor description; `dtype` is None where the file says UNDEFINED."""
+    """A tensor description; `dtype` is None if the file says UNDEFINED."""
 
     name: str
     dtype: np.dtype | None
@@ -72,7 +72,7 @@ class Node:
 
 @dataclass(eq=False)
 class Graph:
-    """A graph, its nodes in an order in which they can run."""
+    """A graph, with its nodes in an order in which they can run."""
 
     name: str
     nodes: list[Node] = field(default_factory=list)
@@ -86,7 +86,7 @@ def cpp_type(number: int) -> np.dtype:
 
 
 def proto_type(number: int) -> np.dtype | None:
-    """The numpy dtype of a number of the enumeration of ge.proto; None for what numpy has not."""
+    """The numpy dtype for a number in the enumeration of ge.proto; None if numpy has none."""
     found = _PROTO_TYPES.get(number)
     return None if found is None else np.dtype(found)
 
@@ -99,7 +99,7 @@ def read(data: bytes, files: Mapping[str, bytes] | None = None) -> dict[str, Gra
         files: contents of the files that constants refer to, by name.
 
     Raises:
-        BadGraph: GE would refuse it.
+        BadGraph: GE would reject it.
     """
     message = model_class()()
     try:

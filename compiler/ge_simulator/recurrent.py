@@ -11,7 +11,7 @@ from occ.compiler.ge_simulator.reader import BadGraph, Node
 
 Arrays = list[Any]
 Kernel = Callable[[Node, Arrays], Any]
-# What the kernels take of attributes.
+# Attribute values that the kernels support.
 _ONLY: dict[str, Any] = {
     "direction": "UNIDIRECTIONAL", "cell_type": "LSTM", "cell_depth": 1, "use_peephole": False, "keep_prob": 1.0, "cell_clip": -1.0,
     "num_proj": 0, "time_major": True, "activation": "tanh", "forget_bias": 0.0, "reset_after": True,
@@ -39,9 +39,9 @@ def _fit(node: Node, wanted: Sequence[tuple[str, Any, tuple[int, ...]]]) -> None
 
 
 def _dynamic_rnn(node: Node, x: Arrays) -> list[np.ndarray]:
-    """An LSTM: rows of inputs and states times `w` give the gates i, j, f, o.
+    """An LSTM: rows of inputs and states times `w` produce the gates i, j, f, o.
 
-    The state that goes on is in half precision.
+    The state passed on is in half precision.
     """
     _check(node)
     given: Arrays = [*x, *[None] * 10]

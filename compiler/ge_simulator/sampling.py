@@ -14,7 +14,7 @@ Kernel = Callable[[Node, Arrays], Any]
 
 
 def _position(v: np.ndarray, size: int, corners: bool, padding: str) -> np.ndarray:
-    """Coordinates of -1 to 1 as positions, brought inside as the padding says."""
+    """Coordinates from -1 to 1 as positions, moved inside according to the padding."""
     at = (v + 1) / 2 * (size - 1) if corners else ((v + 1) * size - 1) / 2
     if padding == "reflection":
         low, span = (0.0, size - 1.0) if corners else (-0.5, float(size))

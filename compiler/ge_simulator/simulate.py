@@ -1,4 +1,4 @@
-"""Runs a graph with numpy, and checks every result against what the graph says of it."""
+"""Runs a graph with numpy, and checks every result against its description in the graph."""
 
 from __future__ import annotations
 
@@ -60,10 +60,11 @@ class Simulator:
     Args:
         air: contents of the `.air` file.
         files: contents of the files that it refers to.
-        precision: what it is computed in, and on which chip.
+        precision: the precision mode and the chip.
 
     Raises:
-        BadGraph: GE would not load it; NotSimulated: an operator is not known here; NoKernel: the chip lacks a kernel for a node, or a node exceeds its limits.
+        BadGraph: GE would not load it; NotSimulated: an operator is not supported here; NoKernel: the chip lacks a
+        kernel for a node, or a node exceeds its limits.
     """
 
     def __init__(
@@ -80,7 +81,7 @@ class Simulator:
         self.computed = self.types()
 
     def types(self) -> dict[Node, Computed]:
-        """The types that each node is computed in, as its attributes are now.
+        """The types in which each node is computed, with its current attributes.
 
         Raises:
             NoKernel: the chip lacks a kernel for a node, or a node exceeds its limits.
@@ -103,13 +104,13 @@ class Simulator:
         """The outputs of the root graph for an array per Data node.
 
         Raises:
-            BadGraph: an input, or the result of a node, is not what the graph says.
+            BadGraph: an input, or the result of a node, is not what the graph states.
         """
         with np.errstate(all="ignore"):
             return self._graph(self.root, inputs)
 
     def steps(self, inputs: Sequence[np.ndarray]) -> Iterator[Step]:
-        """Run the root graph node by node: each with its results, in the order in which they run; see `run`."""
+        """Run the root graph node by node: each with its results, in execution order; see `run`."""
         return self._steps(self.root, inputs, {})
 
     def _graph(self, g: Graph, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -119,7 +120,7 @@ class Simulator:
         return [env[e] for e in g.outputs]
 
     def _steps(self, g: Graph, inputs: Sequence[np.ndarray], env: dict[tuple[str, int], np.ndarray]) -> Iterator[Step]:
-        """Run a graph; `env` holds what is still to be read, at the end the outputs."""
+        """Run a graph; `env` holds values that are still needed, and at the end the outputs."""
         if len(inputs) != len(g.data):
             raise BadGraph(f"{g.name} takes {len(g.data)} inputs, not {len(inputs)}")
         last = {e: n for n in g.nodes for e in n.inputs if e is not None}
@@ -185,7 +186,7 @@ _STRUCTURE = {"Data", "NetOutput", "Const", "Constant", "FileConstant", "If", "S
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
-    """Half precision is computed in single and rounded when it is stored."""
+    """Half precision is computed in single precision and rounded when it is stored."""
     return x.astype(np.float32) if x.dtype in _NARROW else x
 
 

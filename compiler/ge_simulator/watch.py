@@ -25,7 +25,7 @@ class _WatchedPart:
 
 @dataclass
 class Watcher(SimulatedDevice):
-    """Run a session on it; `seen` has the results of the nodes of the root graphs by their names then."""
+    """Run a session on it; afterwards `seen` has the results of the root graphs' nodes by name."""
 
     seen: dict[str, list[np.ndarray]] = field(default_factory=dict)
 

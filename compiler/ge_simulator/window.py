@@ -18,11 +18,11 @@ from occ.compiler.ge_simulator.reader import BadGraph, Node
 Arrays = list[Any]
 Kernel = Callable[[Node, Arrays], Any]
 _LAYOUT = {2: "NCHW", 3: "NCDHW"}
-_LARGEST_COLUMNS = 1 << 26  # elements of an unfolded input; larger ones go one kernel element at a time
+_LARGEST_COLUMNS = 1 << 26  # elements of an unfolded input; larger ones are processed one kernel element at a time
 
 
 def _spatial(node: Node, name: str, n: int) -> list[int]:
-    """A per-axis attribute of NCHW order without batch and channel, which must be 1."""
+    """A per-axis attribute in NCHW order without batch and channel, which must be 1."""
     values = node.attrs.get(name) or [1] * (n + 2)
     if list(values[:2]) != [1, 1] or len(values) != n + 2:
         raise BadGraph(f"{node.name}: {name} of {node.type} is {values}")
@@ -119,7 +119,7 @@ def _conv_transpose(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _pool_view(node: Node, x: np.ndarray, n: int, fill: float) -> tuple[np.ndarray, list[tuple[int, int]]]:
-    """The windows of a pooling, and its pads. Only explicit pads without ceil_mode are known here."""
+    """The windows of a pooling, and its pads. Only explicit pads without ceil_mode are supported here."""
     a = node.attrs
     mode = a.get("padding_mode", a.get("padding", "CALCULATED"))
     if mode != "CALCULATED" or a.get("ceil_mode", False) or a.get("global_pooling", False):
@@ -157,7 +157,7 @@ def _global_average(node: Node, x: Arrays) -> np.ndarray:
 
 
 def _positions(node: Node, size: int, out: int) -> np.ndarray:
-    """Where output positions are in the input, f32[out]."""
+    """The input position of each output position, f32[out]."""
     i = np.arange(out, dtype=np.float32)
     if node.attrs.get("align_corners", False):
         return i * np.float32((size - 1) / (out - 1) if out > 1 else 0)

@@ -1,4 +1,4 @@
-"""Sums of products of te functions, as einsum of numpy."""
+"""Sums of products of te functions, as numpy einsum."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def is_contraction(e: Expr) -> bool:
 
 
 def factors_of(e: Expr) -> list[Expr]:
-    """The factors of a product; the expression itself where it is none."""
+    """The factors of a product; the expression itself if it is not one."""
     if isinstance(e, Binary) and e.op == "mul" and e.dtype.kind in "fiu":
         return factors_of(e.lhs) + factors_of(e.rhs)
     return [e]

@@ -17,7 +17,7 @@ def convert(x: Any, source: DType, target: DType) -> Any:
     """`Cast` of an array: floats truncate to integers and saturate, NaN becomes 0; anything non-zero is true.
 
     Raises:
-        ValueError: a text is no number.
+        ValueError: a text is not a number.
     """
     x = np.asarray(x)
     if STR in (source, target):
@@ -35,10 +35,12 @@ def convert(x: Any, source: DType, target: DType) -> Any:
 
 
 def _texts(x: np.ndarray, source: DType) -> np.ndarray:
-    """Each element as numpy and onnx.reference write it, in the fewest digits that its own type tells apart: `0.1`, `100.0`,
-    `True`. The infinities and NaN are those of ONNX Cast.
+    """Each element as numpy and onnx.reference write it, with the fewest digits unique in its type.
+
+    For example `0.1`, `100.0`, `True`. Infinities and NaN are spelled as in ONNX Cast.
+
     """
-    if source.is_float and source.numpy.isbuiltin != 1:  # bfloat16 and narrower, whose own texts are cut short
+    if source.is_float and source.numpy.isbuiltin != 1:  # bfloat16 and narrower, whose own texts are truncated
         x = x.astype(np.float32)
     made = np.empty(x.size, object)
     made[:] = [_SPECIAL.get(text, text) for text in map(str, x.reshape(-1))]
@@ -46,7 +48,7 @@ def _texts(x: np.ndarray, source: DType) -> np.ndarray:
 
 
 def _numbers(x: np.ndarray, target: DType) -> np.ndarray:
-    """The numbers that texts say.
+    """The numbers in texts.
 
     Those out of the range of an integer type lose their upper bits, as integers do.
     """
@@ -63,7 +65,7 @@ def _decoded(text: Any) -> str:
 
 
 def _float(text: str, target: DType) -> float:
-    if "_" not in text:  # which Python takes between digits
+    if "_" not in text:  # which Python allows between digits
         try:
             return float(text)
         except ValueError:

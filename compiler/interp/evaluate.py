@@ -68,7 +68,7 @@ def run(f: TeFunc, inputs: Sequence[Array], dims: Mapping[str, int]) -> list[Arr
 
 
 def _check(checks: Sequence[Check], sources: Mapping[str, Array], dims: Mapping[str, int]) -> list[Check]:
-    """Fail where one does not hold; returns those that look at stages which are not computed yet."""
+    """Fail if one does not hold; returns those that depend on stages that are not computed yet."""
     waiting = [c for c in checks if not {n.source for n in loads(c.cond)} <= sources.keys()]
     for c in (c for c in checks if c not in waiting):
         box = _Box(c.axes, dims, sources)
@@ -238,7 +238,7 @@ class _Box:
         used = {n for a in index for n, c in a.coeffs.items() if c}
         shape = [len(r) if n in used else 1 for n, r in self.ranges.items()]
         origin = source[tuple(slice(s, None) for s in start)]
-        if source.dtype.isbuiltin != 2:  # of a type that numpy itself has; 0 where that came out of a pickle
+        if source.dtype.isbuiltin != 2:  # of a built-in numpy type; 0 if it was unpickled
             return as_strided(origin, shape, [strides[n] for n in self.ranges], writeable=False)
         bits = origin.view(f"u{source.itemsize}")  # numpy does not describe the strides of types it does not know
         return as_strided(bits, shape, [strides[n] for n in self.ranges], writeable=False).view(source.dtype)

@@ -32,7 +32,7 @@ RunDeferred = Callable[[Op, Sequence[Any]], list[Any]]
 
 
 class Interpreter:
-    """Runs a module of a stage from `inferred` to `scheduled`; te functions of ops are built once and kept.
+    """Runs a module of a stage from `inferred` to `scheduled`; te functions of ops are built once and cached.
 
     Args:
         m: the module.
@@ -53,7 +53,7 @@ class Interpreter:
             dims: values of the symbolic dims.
 
         Raises:
-            RunError: OCC0504 a node met data that it cannot work on.
+            RunError: OCC0504 a node cannot process its data.
         """
         return self._function(self.m.main, inputs, dict(dims))
 
@@ -145,7 +145,7 @@ class Interpreter:
 
 
 def _check(constraints: Sequence[Constraint], dims: Dims) -> list[Constraint]:
-    """Check what the build assumed of sizes; returns what cannot be checked yet.
+    """Check the build's assumptions about sizes; returns those that cannot be checked yet.
 
     Raises:
         RunError: OCC0503.
@@ -168,13 +168,13 @@ def _attrs(op: Op) -> SimpleNamespace:
     a = op.a
     a.n_results = len(op.results)
     for name, value in vars(a).items():
-        if hasattr(value, "onnx"):  # the runtime knows element types by name
+        if hasattr(value, "onnx"):  # the runtime identifies element types by name
             setattr(a, name, value.name)
     return a
 
 
 def _bind(value: Value, x: Any, dims: Dims) -> None:
-    """Take the sizes that a value shows, whose array has its axes in the order of memory."""
+    """Bind the sizes that a value shows, whose array has its axes in memory order."""
     if isinstance(value.type, TensorType) and value.type.shape is not None:
         for d, n in zip(value.type.physical, np.shape(x), strict=False):
             if isinstance(d, Sym) and d.is_symbol:
@@ -182,10 +182,10 @@ def _bind(value: Value, x: Any, dims: Dims) -> None:
 
 
 def _take_sizes(op: Op, results: Sequence[Any], dims: Dims) -> None:
-    """Take the sizes that an op finds in the elements of its result.
+    """Bind the sizes that an op computes as elements of its result.
 
     Raises:
-        RunError: OCC0503 one is not what it has to be.
+        RunError: OCC0503 one is not the expected one.
     """
     for d, n in zip(op.attrs["defines"], results[0], strict=True) if op.name == DECIDED else ():
         if is_defined_by_step(d):
@@ -195,7 +195,7 @@ def _take_sizes(op: Op, results: Sequence[Any], dims: Dims) -> None:
 
 
 def _empty(value: Value, dims: Mapping[str, int]) -> np.ndarray:
-    """The results of zero iterations; sizes that only an iteration would show are 0."""
+    """The results of zero iterations; sizes that only an iteration would define are 0."""
     if not isinstance(value.type, TensorType) or value.type.shape is None:
         return np.empty(0, value.type.dtype.numpy if isinstance(value.type, TensorType) else np.float32)
     known = [evaluate(d, dims) if set(symbols(d)) <= set(dims) else 0 for d in value.type.physical]
@@ -240,5 +240,5 @@ def _te_of(op: Op) -> tuple[TeFunc, list[Value]]:
 
 
 def _read(value: Value, env: Mapping[Value, Any]) -> Any:
-    """The array of a value, in its layout; te functions know the layouts of their parameters."""
+    """The array of a value, in its layout; te functions know their parameters' layouts."""
     return value.data if isinstance(value, Weight) and value not in env else env[value]

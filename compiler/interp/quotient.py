@@ -1,8 +1,9 @@
 """Rational functions of symbolic sizes, for shape arithmetic such as `ceil((T - 2) / 2.0 + 1)`.
 
-Floats round to the same sizes, up to 2**24 for f32: halves and quarters are exact, and another quotient is either an integer or
-farther from one than floats are from it. So it goes on being after sums with exact numbers and further quotients, but not after
-products and sums of two such quotients (`T / 49.0 * 49.0` may be less than `T`): nothing is known of those.
+Floats round to the same sizes, up to 2**24 for f32: halves and quarters are exact, and any other quotient is either an
+integer or farther from one than the rounding error. This stays true after sums with exact numbers and further
+quotients, but not after products and sums of two such quotients (`T / 49.0 * 49.0` may be less than `T`): those become
+unknown.
 """
 
 from __future__ import annotations
@@ -15,12 +16,12 @@ from typing import Any
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 
-_LARGEST = 64  # denominator of a constant: 0.5 and 1/64 are exact, 0.1 is not what it seems to be
+_LARGEST = 64  # denominator of a constant: 0.5 and 1/64 are exact, 0.1 is not what it appears to be
 
 
 @dataclass(frozen=True, slots=True)
 class Quotient:
-    """The number `top / by`, which is no integer for all sizes; `by` is at least 2."""
+    """The number `top / by`, not an integer for all sizes; `by` is at least 2."""
 
     top: Dim
     by: int
@@ -39,15 +40,15 @@ Number = Dim | float | Quotient
 
 
 def without_quotients(found: tuple[Any, ...] | None) -> tuple[Dim | float | None, ...] | None:
-    """Elements, and None instead of quotients, which are not sizes yet."""
+    """Elements, with None for quotients, which are not sizes yet."""
     return tuple(None if isinstance(x, Quotient) else x for x in found) if found else found
 
 
 def truncated(x: Dim, y: Dim) -> Dim | None:
     """The quotient rounded towards zero, as ONNX Div rounds.
 
-    That of `H - 3`, which no bound of H keeps from being negative, is `max((H - 3)//4, min(H//4, 0))`, and that `max((H
-    - 3)//4, 0)`.
+    For `H - 3`, which no bound of H keeps from being negative, that is `max((H - 3)//4, min(H//4, 0))`, and hence
+    `max((H - 3)//4, 0)`.
     """
     if dim.lower(x) >= 0:
         return dim.floordiv(x, y)
@@ -63,7 +64,7 @@ def difference(a: Number, b: Number) -> Dim | None:
 
 
 def arithmetic(op: str, a: Number, b: Number) -> Number | None:
-    """`add`, `sub`, `mul`, `div`, `min` or `max` of real numbers; None where the result is none of these."""
+    """`add`, `sub`, `mul`, `div`, `min` or `max` of real numbers; None if the result is not representable."""
     p, q = _fraction(a), _fraction(b)
     if p is None or q is None:
         return None

@@ -56,12 +56,12 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round_even": np.rint, "isnan": np.isnan, "isinf": np.isinf,
     "popcount": np.bitwise_count, "pow": lambda a, b: _power(a, b), "atan2": np.arctan2, "nearest": np.rint, "decay": np.exp,
     "log1p": np.log1p,
-    "fma": lambda a, b, c: np.float64(a) * b + c,  # exact for f32, but that the sum is rounded to f64 first
+    "fma": lambda a, b, c: np.float64(a) * b + c,  # exact for f32, except that the sum is first rounded to f64
 }  # fmt: skip
 
 
 def _power(a: Any, b: Any) -> Any:
-    """Powers; of integers with a negative exponent 0, or a power of 1 or -1."""
+    """Powers; integers with a negative exponent yield 0, or a power of 1 or -1."""
     a, b = np.asarray(a), np.asarray(b)
     if b.dtype.kind != "i":
         return np.power(a, b)

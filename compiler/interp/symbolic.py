@@ -1,6 +1,6 @@
 """Evaluates te functions on symbolic sizes, for the values of shape tensors.
 
-The same bodies that compute data resolve Shape -> Gather -> Concat -> Reshape chains; there is no second propagation.
+The bodies that compute data also resolve Shape -> Gather -> Concat -> Reshape chains; there is no second propagation.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def elements(f: TeFunc, inputs: Sequence[Numbers | None]) -> list[Numbers | None
 
     Args:
         f: the function; its stages must be small.
-        inputs: elements of each parameter in row-major order, None where nothing is known of it.
+        inputs: elements of each parameter in row-major order, None if nothing is known.
     """
     sources: dict[str, tuple[tuple[Dim, ...], Numbers | None]] = {
         p.name: (p.type.dims, known) for p, known in zip(f.params, inputs, strict=True)
@@ -113,8 +113,8 @@ class _Scalar:
 def _held(dtype: DType, x: Element) -> Element:
     """A number as a type stores it: integers wrap, floats are rounded.
 
-    10 times 0.7 in f32 is 7, and is less in f64. The 0 and 1 of constants are truth values. Sizes are taken to fit 32
-    bits. They are not known in narrower types, nor where they are too long to be worked with.
+    10 times 0.7 in f32 is 7, and is less in f64. Boolean constants are 0 and 1. Sizes are assumed to fit 32 bits. They
+    are unknown in narrower types, or if they are too long to work with.
     """
     if isinstance(x, Quotient):
         return x if dtype.bits >= 32 and dim.weight(x.top) <= dim.LONGEST else None
@@ -140,7 +140,7 @@ _FOLD: dict[str, tuple[str, Element]] = {
 
 
 def _exact(x: Element) -> Dim | None:
-    """A number as a dim: floats that are whole count, because shapes pass through casts to float and back."""
+    """A number as a dim: whole floats count, because shapes pass through casts to float and back."""
     if isinstance(x, float):
         return int(x) if x.is_integer() else None
     return None if isinstance(x, Quotient) else x

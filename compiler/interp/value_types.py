@@ -16,9 +16,9 @@ def type_problem(x: Any, type_: Type | None, dims: Mapping[str, int]) -> str:
     """How a value differs from its type; empty if it does not.
 
     Args:
-        x: an array with its axes in the order of memory; a list, a dict, or None for what is no tensor.
-        type_: its type; None where the IR says nothing.
-        dims: sizes that are known; extents of others may be any.
+        x: an array with its axes in memory order; a list, a dict, or None for non-tensors.
+        type_: its type; None if the IR has none.
+        dims: known sizes; other extents are arbitrary.
     """
     match type_:
         case TensorType():

@@ -65,7 +65,7 @@ class Devices:
                 process.release(device)
 
     def options(self, target: str, number: int) -> dict[str, str]:
-        """The options of a build for a device; none for a target that runs on this CPU."""
+        """The build options for a device; none for a target that runs on this CPU."""
         if not on_device(target):
             return {}
         device = process.acquire(number)
@@ -90,7 +90,7 @@ class Devices:
         del self._sessions[name]
 
     def extents(self, name: str, words: Sequence[str]) -> str:
-        """The extents of the outputs for those of the inputs."""
+        """The output extents for given input extents."""
         outputs = self._outputs(self._session(name), [_shape(w) for w in words])
         return "\n".join(",".join(map(str, s)) or "-" for s in outputs)
 
@@ -119,7 +119,7 @@ class Devices:
     @staticmethod
     def _outputs(session: Session, shapes: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
         m = session.artifact.manifest
-        # Shapes alone decide: arrays that have them, and no memory.
+        # Only shapes matter: arrays with a shape, but without memory.
         arrays = [np.broadcast_to(np.zeros((), np.uint8), s) for s in shapes]
         env = bind_shapes(m.inputs, arrays, {})
         return [tuple(evaluate(e, env) for e in o.shape) for o in m.outputs]
@@ -135,6 +135,6 @@ def _shape(word: str) -> tuple[int, ...]:
 
 
 def _target_of(soc: str) -> str:
-    """The target of a SoC, whose name begins with that of its family."""
+    """The target of a SoC, by the prefix of its family."""
     names = [t.name for t in all_targets() if soc.lower().startswith(t.name)]
     return max(names, key=len, default="ascend310p")

@@ -33,7 +33,7 @@ def onnxifi_sources() -> dict[str, str]:
 
 
 def build_facts() -> str:
-    """A header with what the library knows of the compiler that it belongs to."""
+    """A header that describes the compiler that the library belongs to."""
     command = [sys.executable, "-m", "occ.cli", "onnxifi"]
     identity = source_digest("occ")
     versions = " ".join(map(str, range(_OLDEST_IR, onnx.IR_VERSION + 1)))

@@ -1,4 +1,4 @@
-"""Models as clients of ONNXIFI pass them: a message, and after it one with weights."""
+"""Models as ONNXIFI clients pass them: a message, followed by one with weights."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from occ.compiler.onnxifi.statuses import Refused, Status
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import TensorInfo
 
-_DATATYPES = frozenset([*range(1, 8), *range(9, 17)])  # those that tensor descriptors can have
+_DATATYPES = frozenset([*range(1, 8), *range(9, 17)])  # types of tensor descriptors
 
 
 def read_model(data: bytes, weights: bytes) -> ModelProto:
@@ -22,10 +22,10 @@ def read_model(data: bytes, weights: bytes) -> ModelProto:
 
     Args:
         data: the model, a serialised ModelProto.
-        weights: another one, which has nothing but initializers.
+        weights: another one, with only initializers.
 
     Raises:
-        Refused: either is not valid, or what the interface cannot pass is among inputs and outputs.
+        Refused: either is invalid, or inputs or outputs are not supported by the interface.
     """
     model = _parsed(data)
     if not model.HasField("graph"):
@@ -58,7 +58,7 @@ def _check_type(info: ValueInfoProto) -> None:
 
 
 def _add(model: ModelProto, weights: Sequence[TensorProto]) -> None:
-    """Add weights. Clients that pass their initializers a second time mean the same ones."""
+    """Add weights. Clients that also pass their initializers mean the same ones."""
     known = {t.name for t in model.graph.initializer} | {t.values.name for t in model.graph.sparse_initializer}
     inputs = {i.name: i.type.tensor_type for i in model.graph.input}
     for w in weights:
@@ -76,21 +76,21 @@ def _add(model: ModelProto, weights: Sequence[TensorProto]) -> None:
 
 
 def _same(declared: TensorShapeProto, shape: Sequence[int | DimExpr]) -> bool:
-    """Whether a shape is what the model says, where both say a number."""
+    """Whether a shape matches the model's, where both have numbers."""
     wanted = [d.dim_value if d.HasField("dim_value") else None for d in declared.dim]
     pairs = zip(wanted, shape, strict=False)
     return len(wanted) == len(shape) and all(w is None or not isinstance(e, int) or w == e for w, e in pairs)
 
 
 def _check_declared(model: ModelProto) -> None:
-    """Compare what the model says of its values with what their operators make, as far as onnx infers that."""
+    """Compare the model's stated types with those of its operators, as far as onnx infers them."""
     if not (model.graph.value_info or model.graph.output):
         return
     try:
         onnx.shape_inference.infer_shapes(model, strict_mode=True)
     except onnx.shape_inference.InferenceError as e:
         text = str(e)
-        if "existing" in text:  # other problems are for the compiler to find, and to explain
+        if "existing" in text:  # the compiler finds and explains other problems
             kind = Status.MISMATCHING_SHAPE if "shape" in text or "dim" in text else Status.MISMATCHING_DATATYPE
             raise Refused(kind, shorten(text, 400)) from None
     except (ValueError, RuntimeError):
@@ -98,7 +98,7 @@ def _check_declared(model: ModelProto) -> None:
 
 
 def check_outputs(model: ModelProto, outputs: list[TensorInfo]) -> None:
-    """Compare the outputs that the compiler makes with those that the model declares.
+    """Compare the compiler's outputs with those that the model declares.
 
     Raises:
         Refused: an element type or a constant extent differs.

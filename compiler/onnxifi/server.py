@@ -1,6 +1,6 @@
 """The compile server of libonnxifi-occ: answers requests over a socket.
 
-A request is one packet of words; files come with it and go back with the answer (SCM_RIGHTS):
+A request is one packet of words; files are passed with it and with the answer (SCM_RIGHTS):
 
     check TARGET - SIZE NUMBER       can the model in the file be built? It is SIZE bytes, weights follow
     build TARGET KEY SIZE NUMBER     its artifact, which is kept in the build cache under KEY
@@ -38,7 +38,7 @@ from occ.compiler.targets.registry import on_device
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 
-_IDLE = 60.0  # seconds without a request after which the process ends; the library starts another one
+_IDLE = 60.0  # idle seconds after which the process ends; the library starts another one
 _PACKET = 8000  # bytes of a packet, either way
 _NEEDS_COMPILER = ("OCC0401", "OCC0402")
 
@@ -46,7 +46,7 @@ Answer = tuple[str, int | None]  # text, and the descriptor of a file
 
 
 class Server:
-    """Answers requests until the other end is closed, or has nothing to ask for long."""
+    """Answers requests until the other end is closed, or nothing is requested for long."""
 
     def __init__(self, connection: socket.socket) -> None:
         self.connection = connection
@@ -75,7 +75,7 @@ class Server:
             os.close(file)
 
     def _answer(self, words: list[str], files: list[int]) -> Answer:
-        """Meet a request; every way in which that can fail is a status."""
+        """Handle a request; every possible failure is a status."""
         try:
             return self._met(words, files)
         except CompileError as e:
@@ -155,10 +155,10 @@ def _model(file: int, size: int) -> Any:
 
 
 def _runnable(m: Module) -> list[Any]:
-    """The outputs of a module that needs no Python to run.
+    """The outputs of a module that runs without Python.
 
     Raises:
-        Refused: some of its nodes do.
+        Refused: some of its nodes need Python.
     """
     made = cpu_manifest(m, "")
     if why := without_host(made):
@@ -169,10 +169,10 @@ def _runnable(m: Module) -> list[Any]:
 
 
 def main() -> None:
-    """Serve the socket that is the standard input, in a process that nobody waits for."""
+    """Serve the socket that is standard input, in a detached process."""
     if os.fork():
         os._exit(0)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # of a terminal, meant for the program that has loaded the library
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is meant for the program that loaded the library
     connection = socket.socket(fileno=os.dup(0))
     os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
     try:

@@ -52,7 +52,7 @@ _OF_CODES = {
 
 
 class Refused(Exception):
-    """A request that is not met, with the status that the library answers."""
+    """A rejected request, with the status that the library returns."""
 
     def __init__(self, status: Status, text: str) -> None:
         super().__init__(text)
@@ -64,7 +64,7 @@ def _status_of_code(code: str) -> Status:
 
 
 def status_of_run(e: RunError) -> Status:
-    """The status of a failure of the runtime; the driver of a device tells what it lacks."""
+    """The status for a runtime failure; a device's driver reports what is missing."""
     if isinstance(e, AclError) and e.status in RESOURCE_STATUSES:
         return Status.NO_DEVICE_RESOURCES
     if isinstance(e, AclError) and e.status == HOST_MEMORY:
@@ -73,5 +73,5 @@ def status_of_run(e: RunError) -> Status:
 
 
 def status_of(e: CompileError) -> Status:
-    """The status of what is wrong first; operators that need Python are not supported, whatever else they lack."""
+    """The status of the first error; operators that need Python are unsupported, whatever else is wrong."""
     return _status_of_code(e.diagnostics[0].code)

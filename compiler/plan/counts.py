@@ -1,4 +1,4 @@
-"""32-bit limits of kernels: sizes as parameters, and on `cpu` element counts."""
+"""32-bit limits of kernels: size parameters, and on `cpu` element counts."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from occ.runtime.dims import MOST_COUNTED
 
 
 def limits(m: Module, func: Func, *, elements: bool) -> list[Constraint]:
-    """Limits of sizes, for kernels that count in 32 bits.
+    """Limits of sizes, for kernels that use 32-bit counts.
 
     Args:
         m: lowered.
         func: one of its functions.
-        elements: the kernels count the elements of whole tensors in 32 bits, and not only the extents.
+        elements: whether kernels count the elements of whole tensors in 32 bits, not only extents.
 
     Raises:
-        CompileError: OCC0309 a tensor surely has more.
+        CompileError: OCC0309 a tensor is certainly too large.
     """
     nodes: dict[Dim, str] = {}
     for op in func.body.walk():
@@ -48,7 +48,7 @@ def _counted(m: Module, op: Op, *, elements: bool) -> Iterator[Dim]:
 
 
 def _is_less(a: Dim, b: Dim) -> bool:
-    """Whether one sum of products surely is no more than another one, by its terms; of two equal ones neither."""
+    """Whether one sum of products is certainly at most another one, term by term; of two equal ones neither."""
     whole = dict(terms_of(b))
     return a != b and lower(a) >= 0 and all(c <= whole.get(mono, 0) for mono, c in terms_of(a)) and _is_natural(b)
 

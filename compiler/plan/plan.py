@@ -40,7 +40,7 @@ _SIZES = ("when", "upper_bounds", "defines")  # attributes that are tuples of di
 
 
 class _Planner:
-    """Reads the plan of a function off its lowered ops."""
+    """Reads the plan of a function from its lowered ops."""
 
     def __init__(
         self, m: Module, weights: Mapping[str, int], entry: str, tasks: Callable[[TeFunc], Dim] | None
@@ -50,7 +50,7 @@ class _Planner:
         self.buffers: list[Buffer] = []
         self.storages: list[Storage] = []
         self.storage_of: dict[Value, int] = {}
-        self.start_of: dict[Value, Dim] = {}  # elements of the storage before a value, where there are any
+        self.start_of: dict[Value, Dim] = {}  # elements of the storage before a value, if there are any
         self._buffer_of: dict[str, int] = {}
         self._bound: set[str] = set()
         self._costs: dict[str, tuple[Dim | None, Dim]] = {}  # of a te function: tasks and operations
@@ -108,7 +108,7 @@ class _Planner:
             self._store(op.result, Storage("arena", 0, size, a["first"], a["last"], a.get("offset", -1)))
 
     def _buffer(self, value: Value, type_: Type | None) -> int:
-        """The buffer that shows the bytes of a value under a type."""
+        """The buffer that shares the bytes of a value under another type."""
         info = value_info("", type_)
         opaque = info.kind != "tensor"
         shape: list[DimExpr] = []
@@ -187,7 +187,7 @@ class _Planner:
         return binds
 
     def _strings(self, w: Weight) -> Step:
-        """Strings are no bytes that could be mapped: a host step makes them."""
+        """Strings cannot be mapped as bytes: a host step creates them."""
         self._store(w, Storage("host"))
         return Step(
             "host", "constant", [], [self._buffer(w, w.type)], attrs=encode_attrs({"value": w.data, "n_results": 1})
@@ -213,14 +213,14 @@ def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:
 
 
 def _empty(value: Value | None) -> np.ndarray:
-    """The result of stacking no tensors: no elements, with extents that the run defines."""
+    """The result of stacking no tensors: empty, with extents that the run defines."""
     if value is None or not isinstance(value.type, TensorType):
         return np.empty(0, np.float32)
     return np.empty((0,) * len(value.type.shape or (0,)), value.type.dtype.numpy)
 
 
 def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:
-    """A deferred op that is in no region yet, as the text and the operands that `DeferredCompiler` takes."""
+    """A deferred op outside of a region, as text and operands for `DeferredCompiler`."""
     outer = list(dict.fromkeys(op.inputs))
     given = {v: x for v, x in zip(op.operands, operands, strict=True) if v is not None}
     body = Region([v.type for v in outer], [v.name for v in outer])
@@ -235,7 +235,7 @@ def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:
 
 
 def deferred_text(op: Op) -> str:
-    """The op that waits in a `deferred` region, as a module of its own."""
+    """The op inside a `deferred` region, as a module of its own."""
     (region,) = op.regions
     names = [f"r{k}" for k in range(len(region.yields))]  # those of results may be alike, as those left out are
     m = Module("deferred", "imported", {"main": Func("main", region, names)})
@@ -251,7 +251,7 @@ def deferred_text(op: Op) -> str:
 
 
 def _at_call(type_: TensorType, dims: dict[str, Dim]) -> TensorType:
-    """The type of a parameter with the dims of a call put in."""
+    """The type of a parameter with a call's dims substituted."""
     return type_.with_shape(tuple(substitute(d, dims) for d in type_.dims))
 
 
@@ -263,12 +263,13 @@ def manifest(
     Args:
         m: the module.
         library: path of the native code in the artifact.
-        machine: what the code runs on, as text.
+        machine: the machine for which the code is generated, as text.
         entry: symbol of a kernel, with `{}` for the name of its te function.
-        tasks: extent of the loop that a kernel leaves to its caller; None where kernels keep theirs, and count elements in 32 bits.
+        tasks: extent of the loop that a kernel leaves to its caller; None if kernels keep theirs, and count elements in
+        32 bits.
 
     Raises:
-        CompileError: OCC0308, OCC0309 a kernel would work too long, or on too many elements.
+        CompileError: OCC0308, OCC0309 a kernel would run too long, or has too many elements.
     """
     stored = {w.name: k for k, w in enumerate(stored_weights(m))}
     plans = {f.name: _Planner(m, stored, entry, tasks).plan(f) for f in m.funcs.values()}
@@ -293,5 +294,5 @@ def _function(m: Module, f: Func, plan: Plan, more: list[Constraint]) -> Functio
 
 
 def stored_weights(m: Module) -> list[Weight]:
-    """The constants that are in the weights file: all but strings."""
+    """The constants in the weights file: all but strings."""
     return [w for w in m.weights.values() if w.tensor.dtype.kind != "s"]

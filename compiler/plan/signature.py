@@ -1,4 +1,4 @@
-"""The signature of a module: inputs, outputs, dims and constraints, as the manifest has them."""
+"""The signature of a module: inputs, outputs, dims and constraints, as stored in the manifest."""
 
 from __future__ import annotations
 
@@ -16,8 +16,7 @@ from occ.runtime.manifest import Constraint, DimInfo, TensorInfo
 class _Expr:
     """A size expression under construction.
 
-    Sums and products are lists as long as they have terms, however many those are: what reads them calls itself for
-    what is nested.
+    Sums and products are flat lists of any length, since readers recurse into nested expressions.
     """
 
     def __init__(self, data: DimExpr) -> None:
@@ -72,7 +71,7 @@ def value_info(name: str, type_: Type | None) -> TensorInfo:
 
 
 def input_info(name: str, type_: Type | None) -> TensorInfo:
-    """An input, with the constant extents that tensors within a sequence or an optional must have."""
+    """An input, with the constant extents required of tensors in a sequence or optional."""
     info, inner = value_info(name, type_), type_
     while isinstance(inner, (SequenceType, OptionalType)):
         inner = inner.elem
@@ -97,7 +96,7 @@ def signature(m: Module) -> tuple[list[TensorInfo], list[TensorInfo], list[DimIn
     return inputs, outputs, dim_infos(m), constraints_of(m, "main")
 
 
-MOST_OPERATIONS = 1 << 50  # of one kernel; the largest of real models have 10**13, and a core does 10**11 a second
+MOST_OPERATIONS = 1 << 50  # per kernel; the largest of real models have 10**13, and a core does 10**11 per second
 
 
 def constraints_of(m: Module, func: str) -> list[Constraint]:

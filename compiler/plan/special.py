@@ -1,6 +1,6 @@
 """A manifest with several plans: one for all sizes, others specialised to certain shapes.
 
-They share weights of equal bytes, kernels of one name, which says what a kernel computes, and one library.
+They share weights with equal bytes, kernels with equal names, which identify their contents, and one library.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from occ.compiler.plan.plan import stored_weights
 from occ.runtime.artifact import weight_infos
 from occ.runtime.manifest import Function, Manifest, Plan, Specialisation, Step
 
-_CALLED = ("then_branch", "else_branch", "body")  # attributes of steps that name functions
+_CALLED = ("then_branch", "else_branch", "body")  # attributes of steps that refer to functions
 
 
 @dataclass(frozen=True)
 class Planned:
-    """A manifest with the weights and te functions that code is generated for.
+    """A manifest with its weights and te functions for code generation.
 
     Attributes:
         manifest: of all plans.
-        weights: in its order.
+        weights: in the manifest's order.
         functions: the kernels of all plans.
         nodes: the ONNX nodes of each kernel.
     """
@@ -42,7 +42,8 @@ def planned(modules: Sequence[Module], manifest_of: Callable[[Module], Manifest]
     """The plans of modules in one manifest.
 
     Args:
-        modules: lowered; the first is for all sizes, the others for certain extents. Schedules of their functions may change names.
+        modules: lowered; the first is for all sizes, the others for certain extents. Names of their functions may
+        change.
         manifest_of: the manifest of one of them.
     """
     whole, *others = modules
@@ -83,7 +84,7 @@ def _digest(w: np.ndarray) -> bytes:
 
 
 def _rename(m: Module, taken: Mapping[str, TeFunc], k: int) -> None:
-    """Give functions that are scheduled in another way than those of the same name a name of their own."""
+    """Rename functions whose schedule differs from others of the same name."""
     names = {n: f"{n}_s{k}" for n, f in m.te.items() if n in taken and taken[n] != f}
     if not names:
         return
@@ -98,7 +99,7 @@ def _moved_function(f: Function, place: Sequence[int], calls: Mapping[str, str])
 
 
 def _moved(plan: Plan, place: Sequence[int], calls: Mapping[str, str]) -> Plan:
-    """A plan among others: where its weights are, and what the functions are called that it runs."""
+    """A plan among others: where its weights are, and the names of the functions that it runs."""
     storages = [replace(s, index=place[s.index]) if s.kind == "weight" else s for s in plan.storages]
     return replace(plan, storages=storages, steps=[_calling(s, calls) for s in plan.steps])
 

@@ -9,9 +9,10 @@ from occ.runtime.manifest import Manifest, Plan
 
 
 def undefined_sizes(m: Manifest) -> list[str]:
-    """Symbols in a manifest that nothing defines: no input, no step, no caller of a function.
+    """Symbols in a manifest that no input, step or caller of a function defines.
 
-    Those of functions are known by whoever runs them too. Parts of a device run in artifacts of their own, which tell theirs.
+    Those of functions are also known to whoever runs them. Device parts are artifacts of their own, which report
+    theirs.
     """
     if m.engine != "native":
         return []

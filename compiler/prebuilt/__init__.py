@@ -1,9 +1,9 @@
-"""Compiled C++ that a wheel brings along (`make wheels`).
+"""Compiled C++ in a wheel (`make wheels`).
 
 Without it the build cache compiles the same with this machine's compiler.
 
-`index.json` has, by name, a digest of what each was made of, and the machine and the oldest C library that run it. What was made of
-other sources than those that are installed, or is for another machine, is not taken: the cache makes it as ever.
+`index.json` lists, by name, a digest of each one's sources, and the machine and the oldest C library that run it. If
+the installed sources or the machine differ, it is not used: the cache compiles as usual.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ INDEX = "index.json"
 
 
 def made_of(texts: Mapping[str, str], *more: str) -> str:
-    """A digest of sources, and of what else something was made of but the compiler."""
+    """A digest of sources, and of everything else an output depends on except the compiler."""
     return digest([*texts, *texts.values(), *more])
 
 
 def prebuilt(name: str, made: str) -> Path | None:
-    """A file or folder that was made of the same sources, if it runs here; `made` is from `made_of`."""
+    """A file or folder built from the same sources, if it runs here; `made` is from `made_of`."""
     index = _index()
     if index.get("entries", {}).get(name) != made or index["machine"] != platform.machine():
         return None
@@ -44,7 +44,7 @@ def _index() -> dict[str, Any]:
 
 
 def _glibc() -> tuple[int, ...]:
-    """The version of the C library; of another one than glibc a version that is older than all."""
+    """The version of the C library; for others than glibc a version older than all."""
     try:
         name, _, found = (os.confstr("CS_GNU_LIBC_VERSION") or "").partition(" ")
     except (AttributeError, OSError, ValueError):

@@ -25,7 +25,7 @@ from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.signature import Signature, numpy_dtype
 
-# What the emulator must know of processors: vector registers of 128 bits.
+# Processor features for the emulator: 128-bit vector registers.
 _PROCESSORS = {"riscv64": ("-cpu", "rv64,v=true,vlen=128,vext_spec=v1.0")}
 
 
@@ -40,7 +40,7 @@ def _emulator(arch: Arch) -> str | None:
 
 
 class Emulated:
-    """A model that runs in an emulator, with the run of a session.
+    """A model in an emulator, with the interface of a session.
 
     Raises:
         CompileError: OCC0401 the cross compiler or the emulator is missing; OCC0306 nodes need Python.
@@ -83,7 +83,7 @@ def _packed(dtype: str, x: np.ndarray) -> bytes:
     head = struct.pack(f"<2i{x.ndim}q", 1 + DTYPES.index(dtype), x.ndim, *x.shape)
     return (
         head + x.tobytes()
-    )  # in C order whatever that of the array; np.ascontiguousarray would make vectors of scalars
+    )  # in C order regardless of the array's; np.ascontiguousarray would turn scalars into vectors
 
 
 def _unpacked(data: bytes, count: int) -> Iterator[np.ndarray]:

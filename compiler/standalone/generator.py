@@ -18,9 +18,9 @@ _RESERVED = (
     "install",
     "test",
     "package",
-)  # names that CMake does not let a target have
-_RUNTIME = "runtime.cpp"  # the part of libocc that kernels need; with all of libocc it would be there twice
-# What all models have under the same name. A program may be linked with several.
+)  # names that CMake does not allow for a target
+_RUNTIME = "runtime.cpp"  # the part of libocc that kernels need; with all of libocc it would be included twice
+# Symbols with the same name in all models. A program may be linked with several.
 _MAP = "{ local: occ_model_run; occ_model_facts; };\n"
 
 
@@ -29,11 +29,11 @@ def write_generator(artifact: Artifact, folder: Path, stem: str) -> bool:
 
     Args:
         artifact: the model, of a target that has sources.
-        folder: where to.
+        folder: destination.
         stem: name of the model.
 
     Returns:
-        Whether there is anything to write. Where the plan has no native entry, the folder has the kernels alone.
+        Returns whether there was anything to write. If the plan has no native entry, the folder only has the kernels.
 
     Raises:
         CompileError: OCC0603 it is for several machines.
@@ -54,7 +54,7 @@ def write_generator(artifact: Artifact, folder: Path, stem: str) -> bool:
 
 
 def _program(artifact: Artifact, folder: Path, name: str) -> dict[str, bytes]:
-    """The source files of a model, by path; the weights are written at once."""
+    """The source files of a model, by path; the weights are written immediately."""
     weights = f"{name}.weights" if artifact.manifest.weights else ""
     ports, size, digest = Ports.of(artifact.manifest, name), 0, ""
     if weights:

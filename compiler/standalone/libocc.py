@@ -16,7 +16,7 @@ from occ.compiler.standalone.systems import LINUX, System, system_of
 from occ.runtime.version import occ_version
 
 PUBLIC = ("occ.h", "occ.hpp")  # headers for programs
-# What kernels call of Halide's runtime. Programs may have pipelines of their own, with Halide's runtime, so it gets other names.
+# Halide runtime functions that kernels call. Programs may have Halide pipelines of their own, so they are renamed.
 HALIDE = ("halide_do_par_for", "halide_malloc", "halide_free", "halide_error", "halide_error_out_of_memory")
 # No exceptions, type information or guarded statics: nothing of the C++ library is needed.
 FLAGS = (
@@ -38,7 +38,7 @@ def sources() -> dict[str, str]:
 
 
 def compiler_for(arch: Arch | None) -> Compiler:
-    """The C++ compiler for a kind of machine; that of this one where there is none, or for None.
+    """The C++ compiler for a kind of machine; this machine's if there is none, or for None.
 
     Raises:
         CompileError: OCC0401 there is none here either.
@@ -85,7 +85,7 @@ def libocc(cache: Cache, arch: Arch | None = None) -> Path:
 
 
 def move_in(built: Path, made: Path) -> None:
-    """Make a folder that was built an entry of the cache.
+    """Turn a folder that was built into a cache entry.
 
     Raises:
         OSError: it cannot be.
@@ -94,7 +94,7 @@ def move_in(built: Path, made: Path) -> None:
     try:
         os.replace(built, made)
     except OSError:
-        if not made.is_dir():  # else another process has just made it, where there are no turns
+        if not made.is_dir():  # without locks, another process may just have made it
             raise
 
 
@@ -104,7 +104,7 @@ def _install(work: Path, texts: dict[str, str], cxx: Compiler, system: System) -
     units = [n for n in texts if n.endswith(".cpp")]
     renamed = [f"-D{name}=occ_{name}" for name in HALIDE]
     command = [*cxx.command, *FLAGS, *system.flags, *renamed, "-DOCC_LIBOCC", "-c"]
-    for k in range(0, len(units), 2):  # one source in a command: Zig takes no more
+    for k in range(0, len(units), 2):  # one source per command: Zig accepts no more
         run_all([[*command, n, "-o", f"{Path(n).stem}.o"] for n in units[k : k + 2]], work)
     include, lib = work / "installed/include", work / "installed/lib"
     include.mkdir(parents=True)

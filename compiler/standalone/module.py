@@ -36,7 +36,7 @@ def missing() -> str:
 
 
 class Instance:
-    """A model in a WebAssembly machine, with the run of a session.
+    """A model in a WebAssembly machine, with the interface of a session.
 
     Raises:
         CompileError: OCC0306 nodes need Python; OCC0401, OCC0403 the compiler is missing or fails.

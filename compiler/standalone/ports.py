@@ -24,7 +24,7 @@ _KEYWORDS = frozenset(_WORDS.split())  # of C and C++
 
 
 def identifier(name: str, taken: Iterable[str] = ()) -> str:
-    """A C identifier like a name, other than those that are taken."""
+    """A C identifier similar to a name, different from those in use."""
     made = re.sub(r"[^A-Za-z0-9_]", "_", name) or "_"
     if made[0].isdigit() or made.startswith("_"):
         made = f"t{made}" if made[0] == "_" else f"t_{made}"
@@ -37,7 +37,7 @@ def identifier(name: str, taken: Iterable[str] = ()) -> str:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output: what it is, and the field that stands for it."""
+    """An input or output: its type, and its field."""
 
     info: TensorInfo
     field: str
@@ -50,7 +50,7 @@ class Ports:
     Attributes:
         name: of the model, an identifier.
         sizes: fields for the symbolic extents of inputs, by symbol.
-        labels: what the model calls its symbols.
+        labels: the model's names for its symbols.
         inputs, outputs: in order.
     """
 
@@ -116,7 +116,7 @@ def header(ports: Ports, *, link: str, weights: str, producer: str) -> str:
         ports: of the model.
         link: the command that links a program with it; empty if a host calls it.
         weights: file name of the weights; empty if they are linked in.
-        producer: what made it.
+        producer: the tool that generated it.
     """
     n = ports.name
     sizes = [f"    int64_t {field}; /* size {ports.labels.get(s, s)} */" for s, field in ports.sizes.items()]
@@ -156,7 +156,7 @@ OCC_API int {n}_run(occ_model *model, const {n}_ports *p);
 
 
 def _linking(name: str, link: str) -> str:
-    """How programs come to the functions of the header."""
+    """How programs access the functions of the header."""
     if not link:
         return f"{name}.wasm is a module of WebAssembly, whose functions a\n   host calls, as occ.js does."
     return f"A program is linked with\n\n       {link}\n\n   and needs nothing but libc."

@@ -24,9 +24,9 @@ from occ.compiler.standalone.ports import Ports, glue, header, identifier
 from occ.compiler.standalone.systems import WASI, System, constant, module_flags, system_of
 from occ.runtime.artifact import Artifact
 
-_LINKED_BYTES = 1 << 30  # of weights that are linked in: code reaches its constants within 2 GiB
-HEADERS = ("occ", "linked")  # names that no model has: what its sources include besides its own header
-_RUNTIME = "runtime.o"  # what kernels bring along of libocc, which is linked once for all models of a program
+_LINKED_BYTES = 1 << 30  # maximum bytes of weights that are linked in: code reaches its constants within 2 GiB
+HEADERS = ("occ", "linked")  # names that no model can have: headers included by its sources
+_RUNTIME = "runtime.o"  # parts of libocc in kernels, which is linked once for all models of a program
 
 
 @dataclass(frozen=True)
@@ -35,7 +35,7 @@ class Program:
 
     Attributes:
         files: the files.
-        link: the command that links a program with them; empty where a host calls them.
+        link: the command that links a program with them; empty if a host calls them.
     """
 
     files: list[Path]
@@ -45,8 +45,9 @@ class Program:
 def write_program(
     artifact: Artifact, objects: Mapping[str, bytes], place: Path, stem: str, kind: str, *, embed: bool, cache: Cache
 ) -> Program:
-    """Write a model for C programs: the library or object file, NAME.h, occ.h, and NAME.weights unless they are linked in;
-    with a module of WebAssembly occ.js, which runs it.
+    """Write a model for C programs: the library or object file, NAME.h, occ.h, and NAME.weights unless linked in.
+
+    A WebAssembly module gets occ.js too, which runs it.
 
     Args:
         artifact: the model.
@@ -54,12 +55,12 @@ def write_program(
         place: a folder, or the path of the library in it.
         stem: name of the model if the place is a folder.
         kind: static, shared or object.
-        embed: link the weights in.
+        embed: whether to link the weights in.
         cache: the build cache.
 
     Raises:
         CompileError: OCC0306 nodes need Python; OCC0401, OCC0403 a tool is missing or fails; OCC0603 there are too many
-            weights to link in.
+        weights to link in.
     """
     _check(artifact, embed)
     arch = arch_of(artifact.manifest.machine)
@@ -110,7 +111,7 @@ def _write_unlinked(one: Path, runtime: Path, place: Path, name: str, kind: str)
 
 
 def check_one_machine(artifact: Artifact) -> None:
-    """Refuse what is for several machines, where code for one is linked.
+    """Reject artifacts for several machines, where code for one is linked.
 
     Raises:
         CompileError: OCC0603.
@@ -155,7 +156,7 @@ def write_weights(artifact: Artifact, path: Path) -> tuple[str, int]:
 
 
 def _one_object(name: str, objects: Mapping[str, bytes], work: Path, cxx: Compiler, arch: Arch | None) -> Path:
-    """A model as one object with local kernels, since two models may have kernels of one name."""
+    """A model as one object with local kernels, since two models may have kernels with the same name."""
     texts = sources()
     (work / "linked.h").write_text(texts["linked.h"])  # other headers of libocc may have the name of the model's
     parts = work / "parts"
@@ -172,7 +173,7 @@ def _one_object(name: str, objects: Mapping[str, bytes], work: Path, cxx: Compil
 
 
 def _hide(name: str, work: Path, arch: Arch | None) -> None:
-    """Make NAME.o of whole.o."""
+    """Make NAME.o from whole.o."""
     seen = [f"{name}_{n}" for n in ("open", "open_memory", "run", "*_count")]
     new_names = {n: f"occ_{n}" for n in HALIDE}
     if system_of(arch) is WASI:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from occ.compiler.objects.processors import Arch
 
-_STACK = 1 << 20  # bytes: kernels keep tiles there, and wasm-ld leaves 64 KiB
+_STACK = 1 << 20  # bytes: kernels keep tiles there, and wasm-ld reserves 64 KiB
 
 
 @dataclass(frozen=True)
@@ -17,10 +17,10 @@ class System:
 
     Attributes:
         suffixes: of the files that `--emit` writes, by its kinds.
-        flags: of the compiler, besides those of all systems.
-        libraries: what follows objects on the command line.
-        c: the C compiler as link lines name it, for `{arch}`.
-        constant: directives that make a constant NAME of the {size} bytes of a {file}.
+        flags: of the compiler, in addition to common ones.
+        libraries: appended to the command line.
+        c: the C compiler in link lines, for `{arch}`.
+        constant: directives that define a constant NAME with the {size} bytes of a {file}.
     """
 
     suffixes: Mapping[str, str]
@@ -37,7 +37,7 @@ LINUX = System(
     "{arch}-gcc",
     (".section .rodata", ".balign 64", "{name}:", '.incbin "{file}"', ".previous"),
 )
-# The stack is first, so that one that is too small ends the program, instead of overwriting its data.
+# The stack comes first, so that overflowing it ends the program, instead of overwriting its data.
 WASI = System(
     {"static": ".a", "shared": ".wasm", "object": ".o"},
     (),
@@ -56,18 +56,18 @@ WASI = System(
 
 
 def constant(system: System, name: str, file: str, size: int) -> str:
-    """A statement of C++ that links a file in."""
+    """A C++ statement that links a file in."""
     text = "\\n".join(system.constant).format(name=name, file=file, size=size).replace('"', '\\"')
     return f'asm("{text}");'
 
 
 def system_of(arch: Arch | None) -> System:
-    """The system of a kind of machine; that of this one for None."""
+    """The system of a kind of machine; this machine's for None."""
     return WASI if arch is not None and arch.system == "wasi" else LINUX
 
 
 def module_flags(name: str, counts: list[str], public_header: str) -> list[str]:
-    """How wasm-ld makes a module that a host calls, instead of a program with `main`.
+    """The wasm-ld options for a module that a host calls, instead of a program with `main`.
 
     Args:
         name: of the model.

@@ -1,1 +1,1 @@
-"""Targets, their options, and the machine that code is made for."""
+"""Targets, their options, and the machine that code is generated for."""

@@ -4,5 +4,5 @@ from __future__ import annotations
 
 from importlib.util import find_spec
 
-# Halide has no wheels for ARM servers, for musl, or for the newest Python: what is left there needs no compiler either.
+# Halide has no wheels for ARM servers, for musl, or for the newest Python: the default there needs no compiler either.
 DEFAULT = "cpu" if find_spec("halide") is not None else "cpu-jit"

@@ -1,4 +1,4 @@
-"""Properties of the CPU that code is made for, from the Halide target."""
+"""Properties of the CPU that code is generated for, from the Halide target."""
 
 from __future__ import annotations
 
@@ -16,18 +16,19 @@ class Machine:
     Attributes:
         vector_bits: width of a vector register.
         registers: number of vector registers.
-        cores: that a kernel may expect to share its work.
-        has_f16c: whether f16 become f32 in one instruction.
+        cores: number of cores that a kernel may expect to use.
+        has_f16c: whether f16 converts to f32 in one instruction.
         dots_bf16: whether pairs of bf16 are multiplied and added to f32 in one instruction.
-        int8_dot_width: bytes whose products are added up in a lane at a time: four with VNNI, two where they become 16 bits
-            wide first.
-        has_horizontal_add: whether Halide adds up neighbouring elements of a vector, as products of bytes need; Halide 21 fails for
-            vectors of RISC-V, whose length a processor decides.
-        separate_add_ports: whether sums of vectors run beside multiply-adds, in units of their own, as on Zen 4 and 5.
-        hw_prefetches_rows: whether it fetches rows that are read in order by itself, and asking for them only takes longer, as
-            on Zen 4.
+        int8_dot_width: byte products summed in a lane at a time: four with VNNI, two if they are first widened to 16
+        bits.
+        has_horizontal_add: whether Halide adds neighbouring elements of a vector, as byte products need; Halide 21
+        fails for the scalable vectors of RISC-V.
+        separate_add_ports: whether vector additions run in parallel with multiply-adds, in separate units, as on Zen 4
+        and 5.
+        hw_prefetches_rows: whether the hardware prefetcher follows sequential rows, so that software prefetch only
+        costs time, as on Zen 4.
         fixed_lanes: elements of a vector whatever their width, if not 0.
-        rows: positions that are computed together besides the lanes, if not 0.
+        rows: positions computed together in addition to the lanes, if not 0.
     """
 
     vector_bits: int = 512
@@ -45,7 +46,7 @@ class Machine:
     def lanes(self, bits: int, extent: object = None) -> int:
         """Elements of a vector.
 
-        Where a loop has a constant `extent`, halved until it has as many, but one at least.
+        For a loop of constant `extent`, halved until it is no longer than that, but at least one.
         """
         lanes = self.fixed_lanes or max(self.vector_bits // max(bits, 8), 1)
         while isinstance(extent, int) and lanes > max(extent, 1):
@@ -54,7 +55,7 @@ class Machine:
 
     @property
     def accumulators(self) -> int:
-        """Registers that a tile of sums may take; two vectors of weights and a broadcast element need the rest.
+        """Registers for a tile of sums; two vectors of weights and a broadcast element need the rest.
 
         Of 32 registers 14 hide the latency of multiply-adds on Zen 4, and 28 spill.
         """
@@ -103,6 +104,6 @@ def _host() -> Machine:
         return Machine(
             512, 32, cores, dots_bf16=bf16, int8_dot_width=fours, separate_add_ports=zen, hw_prefetches_rows=zen4
         )
-    # Halide takes VNNI for a feature of the machine only where there is bf16 or AVX-VNNI besides.
+    # Halide only uses VNNI with bf16 or AVX-VNNI present too.
     fours = 4 if "avx_vnni" in flags else 2
     return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags, int8_dot_width=fours)

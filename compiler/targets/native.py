@@ -33,7 +33,7 @@ class InterpOptions(Options):
 
 @dataclass(frozen=True)
 class JitOptions(InterpOptions, _DeferredOptions):
-    """Options of the targets that generate code."""
+    """Options of targets that generate code."""
 
     caches: Literal["as-is", "growing"] = option(
         "as-is",
@@ -44,7 +44,7 @@ class JitOptions(InterpOptions, _DeferredOptions):
 
 @dataclass(frozen=True)
 class NativeOptions(JitOptions):
-    """Options of the targets that make native code."""
+    """Options of targets that generate native code."""
 
     halide_target: str = option(
         "host",
@@ -60,7 +60,7 @@ class NativeOptions(JitOptions):
     )
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
-        """As `Options.read`; what does not name its machine is for the processor in OCC_TARGET_CPU."""
+        """As `Options.read`; without a machine, the processor in OCC_TARGET_CPU is used."""
         return super().read(target, {"halide.target": default_target(), **given})
 
     @property

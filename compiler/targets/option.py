@@ -16,7 +16,7 @@ _BOOLS = ("true", "false", "on", "off", "1", "0")
 
 @dataclass(frozen=True)
 class Option:
-    """A `-C` option: its default, what it may be (anything if empty), and what it does."""
+    """A `-C` option: its default, allowed values (any if empty), and its effect."""
 
     default: Any
     choices: tuple[Any, ...] = ()
@@ -27,10 +27,10 @@ def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = 
     """A field of `Options` that `-C` sets.
 
     Args:
-        default: bool, int or str; what `-C` says is converted to its type.
-        doc: what it does.
-        choices: what it may be, where its type, a bool or a `Literal`, does not say so.
-        key: of `-C`, where that is not the name of the field.
+        default: bool, int or str; `-C` values are converted to its type.
+        doc: its effect.
+        choices: allowed values, if its type, a bool or a `Literal`, does not define them.
+        key: of `-C`, if it differs from the field name.
     """
     return field(default=default, metadata={"doc": doc, "choices": choices, "key": key})
 
@@ -39,7 +39,7 @@ def option(default: Any, doc: str, *, choices: tuple[Any, ...] = (), key: str = 
 class Options:
     """The options of a target: a subclass with a field for each, made by `option`.
 
-    A target holds the defaults; `read` makes what a compilation works with.
+    A target holds the defaults; `read` returns those of a compilation.
     """
 
     @property
@@ -49,18 +49,18 @@ class Options:
 
     @property
     def machine(self) -> Machine:
-        """The CPU that passes choose for, where no option says another one."""
+        """The CPU that passes choose for, unless an option names another."""
         return machine_of(default_target())
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
-        """These options with what was given.
+        """These options with the given values.
 
         Args:
             target: as messages name it.
             given: values by their `-C` keys.
 
         Raises:
-            CompileError: OCC0603 an unknown key, a bad value or a combination that makes no sense; the message lists what is right.
+            CompileError: OCC0603 an unknown key, a bad value or an invalid combination; the message lists valid ones.
         """
         names = self._names()
         for key in given:
@@ -73,7 +73,7 @@ class Options:
         return made
 
     def check(self) -> None:
-        """Refuse combinations of options; a subclass says which.
+        """Reject invalid combinations of options; for subclasses to override.
 
         Raises:
             CompileError: OCC0603.

@@ -24,7 +24,7 @@ OWN = {
         "ascend910_93": "codegen_cann.target:ASCEND910_93",
     }.items()
 }
-# Names of chips that no target has, though they are near those of others.
+# Names of chips without a target, although others have similar names.
 _ABSENT: dict[str, str] = {
     **dict.fromkeys(
         ("ascend910_95", "ascend950"),
@@ -35,7 +35,7 @@ _ABSENT: dict[str, str] = {
 
 
 def get_target(name: str) -> Target:
-    """The target of a name.
+    """The target with a name.
 
     Raises:
         CompileError: OCC0303 there is none; OCC0610 a package has it, and it cannot be used.
@@ -61,7 +61,7 @@ def all_targets() -> list[Target]:
     """The targets of occ, and those of installed packages.
 
     Raises:
-        CompileError: OCC0610 a package has one that cannot be used, or that occ has.
+        CompileError: OCC0610 a package has one that cannot be used, or with a name that occ uses.
     """
     for point in installed(GROUP).values():
         if point.name in OWN:
@@ -75,7 +75,7 @@ def _load(point: EntryPoint) -> Target:
     """The target of an entry point.
 
     Raises:
-        CompileError: OCC0610 it cannot be imported, is no target, or its name is another one.
+        CompileError: OCC0610 it cannot be imported, is not a target, or has another name.
     """
     target = load_point(point)
     if not isinstance(target, Target) or point.name != target.name:

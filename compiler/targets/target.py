@@ -1,6 +1,6 @@
 """What a target is: options, pipeline and code generator in one object.
 
-Those of occ and those of installed packages are made and found in the same way (`registry.py`).
+Built-in ones and those of installed packages are defined and found in the same way (`registry.py`).
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ class Build(Protocol):
     """A compilation, as its target sees it.
 
     Attributes:
-        options: of the target, those that it declares.
+        options: the target's own options.
         source: how messages name the model.
-        jobs: processes of the toolchain at once.
+        jobs: concurrent toolchain processes.
         cache: the build cache.
-        progress: called with what is being done.
+        progress: called with the current activity.
     """
 
     @property
@@ -50,23 +50,23 @@ class Build(Protocol):
     def at(self, dims: Mapping[str, int], alike: bool = False) -> Module:
         """The model at the last stage, compiled again with values for its symbols.
 
-        `alike` for the same ops at all of them.
+        `alike` keeps the ops the same for all of them.
 
         Raises:
-            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+            CompileError: it does not compile; or OCC0603 it was given as a module, which cannot be read again.
         """
         ...
 
     def specialised_modules(self) -> list[Module]:
-        """The model at the last stage with each of the extents for which there is a plan of its own.
+        """The model specialised to each of the shapes that have a plan of their own, at the last stage.
 
         Raises:
-            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+            CompileError: it does not compile; or OCC0603 it was given as a module, which cannot be read again.
         """
         ...
 
     def artifact_for(self, target: str, m: Module) -> Artifact:
-        """The artifact of a module for another target, with the default options of that.
+        """The artifact of a module for another target, with that target's default options.
 
         Raises:
             CompileError: it does not compile.
@@ -74,10 +74,10 @@ class Build(Protocol):
         ...
 
     def artifact_with(self, options: Mapping[str, str]) -> Artifact:
-        """The artifact of the same model with other options of the target instead of some of these.
+        """The artifact of the same model with some options of the target replaced.
 
         Raises:
-            CompileError: it does not compile so; or OCC0603 it was given as a module, which cannot be read again.
+            CompileError: it does not compile; or OCC0603 it was given as a module, which cannot be read again.
         """
         ...
 
@@ -87,9 +87,9 @@ class Generated:
     """The code that a target generates from a module.
 
     Attributes:
-        artifact: what runs.
-        native: its code before linking, for those who link it themselves.
-        took: seconds for each kernel that was compiled in this build, by name; None for targets that compile none.
+        artifact: the runnable artifact.
+        native: its code before linking, for custom linking.
+        took: seconds for each kernel compiled in this build, by name; None for targets without kernels.
     """
 
     artifact: Artifact
@@ -99,11 +99,11 @@ class Generated:
 
 @dataclass(frozen=True)
 class Piece:
-    """A file of a dump that has one for each part of a model.
+    """A file of a dump, for dumps with one file per part of a model.
 
     Attributes:
         name: of the part.
-        content: text, or bytes that a terminal should not see.
+        content: text, or bytes that a terminal should not print.
         beside: files that it refers to, by name.
     """
 
@@ -114,11 +114,12 @@ class Piece:
 
 @dataclass(frozen=True)
 class Text:
-    """A dump after the last stage that is the target's own.
+    """A target-specific dump after the last stage.
 
     Attributes:
-        show: from a compilation and its module at the last stage, the dump in one of the formats: a text, or a file for each part.
-        formats: of `--format`.
+        show: from a compilation and its module at the last stage, the dump in one of the formats: a text, or a file per
+        part.
+        formats: values of `--format`.
     """
 
     show: Callable[[Build, Module, str], str | Sequence[Piece]]
@@ -144,21 +145,24 @@ class Target:
     Attributes:
         name: as in `-t NAME`.
         doc: one line.
-        pipeline: the passes that lead to each stage, for some options.
-        generate: makes the artifact of a module at the last of these stages.
+        pipeline: the passes to each stage, for given options.
+        generate: makes the artifact of a module at the last stage.
         options: `-C` options, with their defaults.
         texts: dumps after the last stage, by the name of `--stage`.
-        dtypes: element types that its kernels compute with; empty for all.
-        operators: those that it takes by name, so that they are not expanded, with what `occ ops` calls their kind; None for
-            a target that computes all by what they mean.
-        check: what of a module at the last stage the target will not run itself, as warnings; it raises CompileError where
-            `generate` would.
-        prepare: begins what every build needs, while the compiler works on the model.
-        whole: whether it takes a composite operator that it has with the attributes and operands of an op, for some options; None for always.
-        missing: how many kernels of a module at the last stage are not in the build cache; it raises CompileError where they cannot be
-            compiled.
-        sooner: the target that makes code of the same model sooner, to run until that of this one is there; empty for none.
-        special: artifacts may have plans for certain extents in addition to the general plan, those of `Build.specialised_modules`.
+        dtypes: element types that its kernels support; empty for all.
+        operators: operators kept by name instead of being expanded, with their kind for `occ ops`; None for a target
+        that computes all from their definitions.
+        check: what the target will not run itself, of a module at the last stage, as warnings; it raises CompileError
+        where `generate` would.
+        prepare: starts what every build needs, while the compiler works on the model.
+        whole: whether it supports a composite operator with an op's attributes and operands, for given options; None
+        for always.
+        missing: how many kernels of a module at the last stage are not in the build cache; it raises CompileError if
+        they cannot be compiled.
+        sooner: the target that generates code for the same model faster, to run until this one's is ready; empty for
+        none.
+        special: whether artifacts may have plans for certain extents in addition to the general plan, see
+        `Build.specialised_modules`.
     """
 
     name: str
@@ -177,9 +181,9 @@ class Target:
     whole: Callable[[Op, Any], bool] | None = None
 
     def takes(self, operator: str) -> bool:
-        """Whether it takes an operator by its name."""
+        """Whether it supports an operator by name."""
         return self.operators is not None and operator in self.operators()
 
     def takes_whole(self, op: Op, options: Options) -> bool:
-        """Whether it takes a composite operator as it is, rather than what it is made of."""
+        """Whether it supports a composite operator directly, rather than its parts."""
         return self.takes(op.name) and (self.whole is None or self.whole(op, options))

@@ -15,7 +15,7 @@ from occ.compiler.ge_simulator.calibrate import Calibrator, Finding
 from occ.runtime.artifact import Artifact
 from occ.runtime.open import open_artifact
 
-TOLERANCE = 0.01  # of the largest value of a tensor: ten times what half precision costs one product
+TOLERANCE = 0.01  # relative to a tensor's largest value: ten times what half precision costs one product
 
 
 @dataclass(frozen=True)
@@ -23,9 +23,9 @@ class Calibration:
     """The result of calibrating on sample inputs.
 
     Attributes:
-        artifact: built with what was found.
-        samples: how many there were.
-        findings: nodes that overflow, or with which results begin to deviate.
+        artifact: built with the findings.
+        samples: number of samples.
+        findings: nodes that overflow, or at which results start to deviate.
     """
 
     artifact: Artifact
@@ -34,11 +34,11 @@ class Calibration:
 
     @property
     def kept(self) -> frozenset[str]:
-        """Nodes that stay FLOAT now."""
+        """Nodes that now stay FLOAT."""
         return frozenset(name for f in self.findings for name in f.kept)
 
     def warnings(self) -> list[Diagnostic]:
-        """One for each node at which values are lost still."""
+        """One for each node that still loses precision."""
         made: list[Diagnostic] = []
         for f in self.findings:
             if not f.remains:
@@ -69,15 +69,15 @@ def _deviates(f: Finding) -> str:
 
 
 def calibrate(compilation: Compilation, samples: Sequence[Mapping[str, Any]]) -> Calibration:
-    """Build for an Ascend target, and keep in FLOAT what the samples show to overflow or deviate by over `TOLERANCE`.
+    """Build for an Ascend target, keeping in FLOAT what the samples show to overflow or deviate by over `TOLERANCE`.
 
     Args:
         compilation: not yet built.
-        samples: inputs by name, one mapping for each run.
+        samples: inputs by name, one mapping per run.
 
     Raises:
-        CompileError: OCC0603 the target is none of Ascend, or there is no sample; or it does not compile.
-        RunError: a sample does not fit the inputs, or the simulator refuses the graph.
+        CompileError: OCC0603 the target is not an Ascend one, or there is no sample; or it does not compile.
+        RunError: a sample does not match the inputs, or the simulator rejects the graph.
     """
     options = compilation.options
     if not isinstance(options, AscendOptions):

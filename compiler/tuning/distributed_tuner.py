@@ -1,4 +1,4 @@
-"""The distributed tuner: workers search for schedules, and results are kept by kind of machine."""
+"""The distributed tuner: workers search for schedules, and results are stored by kind of machine."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from occ.compiler.tuning.workers import Facts, Workers
 
 @dataclass(frozen=True)
 class TunerRequest:
-    """The settings with which a worker makes its own tuner."""
+    """The settings with which a worker creates its own tuner."""
 
     target: str
     options: Mapping[str, str]
@@ -31,14 +31,14 @@ class TunerRequest:
 
 @dataclass
 class Farm(Tuner):
-    """A tuner that has workers measure.
+    """A tuner that lets workers measure.
 
-    Those that are machines as this one decide what is built. For machines of other kinds the same kernels are tuned besides, and
-    kept in the cache for builds there.
+    Workers on the same kind of machine decide what is built here. On other kinds the same kernels are tuned too, and
+    stored in the cache for builds there.
 
     Attributes:
-        workers: that measure.
-        request: what their tuners are made of.
+        workers: the workers that measure.
+        request: the settings of their tuners.
         elsewhere: searches for other kinds of machines.
     """
 
@@ -48,7 +48,7 @@ class Farm(Tuner):
 
     @classmethod
     def on(cls, workers: Workers, settings: Settings, seconds: float) -> Farm:
-        """The tuner of what is compiled with these settings.
+        """The tuner for compilations with these settings.
 
         Raises:
             CompileError: OCC0603 the target has no schedules to choose.
@@ -72,7 +72,7 @@ class Farm(Tuner):
     def _search_all(
         self, among: Sequence[Facts], functions: Sequence[TeFunc], uses: Mapping[str, int], end: float
     ) -> list[TuningResult]:
-        """Search on workers of one kind, kernels that take longest first."""
+        """Search on workers of one kind, slowest kernels first."""
         try:
             took = self.workers.call(
                 among, rank_there, self.request, functions, {f.name: uses[f.name] for f in functions}
@@ -103,11 +103,11 @@ class Farm(Tuner):
 
 
 def rank_there(request: TunerRequest, functions: Sequence[TeFunc], uses: Mapping[str, int]) -> dict[str, float]:
-    """Seconds that a run spends in each kernel, on the worker that is called."""
+    """Seconds that a run spends in each kernel, on the called worker."""
     return request.tuner(0).ranked(functions, uses)
 
 
 def search_there(request: TunerRequest, f: TeFunc, seconds: float) -> TuningResult:
-    """The choices for a kernel on the worker that is called."""
+    """The choices for a kernel on the called worker."""
     end = time.perf_counter() + seconds
     return request.tuner(seconds).search(f, end)

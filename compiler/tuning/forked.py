@@ -14,10 +14,10 @@ def isolated(work: Callable[[], T]) -> T | None:
     """The result of a function run in a forked process; None if a signal ended it.
 
     Args:
-        work: returns something that can be pickled. It shares no changes with this process.
+        work: returns something that can be pickled. Its side effects stay in the child.
 
     Raises:
-        Exception: what the function raises.
+        Exception: raised by the function.
     """
     source, sink = os.pipe()
     child = os.fork()

@@ -24,13 +24,13 @@ from occ.compiler.ir.te.function import Param, TeFunc
 from occ.runtime.buffers import aligned_bytes
 from occ.runtime.native.library import Dimension, HalideBuffer, Library, fill_buffer
 
-_NOMINAL = 64  # value of a symbolic size, halved until the operands are of the size of a cache
+_NOMINAL = 64  # value of a symbolic size, halved until the operands fit a cache
 _MOST_BYTES = 16 << 20
-_COLD = 4 << 20  # bytes of operands that are gone through in turn: kernels of a model do not find theirs in L1 and L2
+_COLD = 4 << 20  # bytes of operands cycled through: in a model, kernels do not find theirs in L1 and L2
 _MOST_COPIES = 16
-_SAMPLE = 300e-6  # seconds of one sample at least
+_SAMPLE = 300e-6  # minimum seconds of one sample
 _MOST_CALLS = 64
-# What sums in another order may differ by, as a part of the largest value.
+# Tolerance for sums in another order, relative to the largest value.
 _TOLERANCE = {"f64": 1e-12, "f32": 2e-5, "f16": 2e-3, "bf16": 1.6e-2}
 
 
@@ -43,7 +43,7 @@ def machine_identity() -> str:
 
 @contextmanager
 def alone() -> Generator[None]:
-    """Wait until no other process of this user measures on this machine; that would be measured too."""
+    """Wait until no other process of this user measures on this machine, which would distort the result."""
     place = Path(tempfile.gettempdir(), f"occ-measuring-{os.getuid()}")
     descriptor = os.open(place, os.O_CREAT | os.O_RDWR | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     try:
@@ -65,7 +65,7 @@ class Tensor:
 
 
 class Operands:
-    """Operands of a te function, some copies of them; symbolic sizes have typical values.
+    """Operands of a te function, in several copies; symbolic sizes have typical values.
 
     Attributes:
         sizes: the values of its dims.
@@ -93,7 +93,7 @@ class Operands:
         return (ctypes.c_void_p * len(listed))(*listed)
 
     def calls(self, count: int) -> ctypes.Array[ctypes.c_void_p]:
-        """Argument blocks for some calls in a row, the copies in turn."""
+        """Argument blocks for consecutive calls, cycling through the copies."""
         return (ctypes.c_void_p * count)(*(ctypes.addressof(self._blocks[k % len(self._blocks)]) for k in range(count)))
 
 
@@ -101,7 +101,7 @@ class Bench:
     """Kernels of one library on the same operands.
 
     Attributes:
-        names: of the kernels that compute what the first one does; none if that fails on these operands.
+        names: of the kernels with the same results as the first one; empty if that one fails.
     """
 
     def __init__(self, code: bytes, names: Sequence[str], operands: Operands, threads: int) -> None:
@@ -119,7 +119,7 @@ class Bench:
         return (ctypes.c_void_p * self._count)(*[self._library.address(f"{name}_argv")] * self._count)
 
     def _results(self, name: str) -> list[np.ndarray] | None:
-        """The outputs of a kernel in memory of random bytes; None if it fails."""
+        """The outputs of a kernel in randomly filled memory; None if it fails."""
         for t in self._operands.results:
             t.data.view(np.uint8)[...] = 0x5A
         failed = self._run(1, self._repeated(name), self._operands.calls(1), self._threads)
@@ -134,7 +134,7 @@ class Bench:
         return max(time.perf_counter() - start, 1e-9) / self._count
 
     def least(self, rounds: int = 5) -> dict[str, float]:
-        """The shortest time of each kernel, interleaved, so that what disturbs the machine disturbs all alike."""
+        """The shortest time of each kernel, interleaved, so that disturbances affect all alike."""
         found = dict.fromkeys(self.names, math.inf)
         for _ in range(rounds):
             for n in self.names:
@@ -147,7 +147,7 @@ class Bench:
 
 
 def _sizes(f: TeFunc) -> dict[str, int]:
-    """Values of the dims: alike, within their bounds, and so that the operands are not larger than a cache."""
+    """Values of the dims: equal, within their bounds, and such that the operands fit a cache."""
     found: dict[str, Symbol] = {}
     for d in (d for p in (*f.params, *f.results) for d in p.type.physical if not isinstance(d, int)):
         found.update(symbols(d))
@@ -177,7 +177,7 @@ def _bytes(p: Param, sizes: dict[str, int]) -> int:
 def _tensor(
     p: Param, sizes: dict[str, int], rng: np.random.Generator | None = None, like: np.ndarray | None = None
 ) -> Tensor:
-    """An operand: a copy, or random numbers for which every function is defined; wide integers are 0, as indices are."""
+    """An operand: a copy, or random numbers for which every function is defined; wide integers (indices) are 0."""
     shape, dtype = _shape(p, sizes), p.type.dtype.numpy
     around = tuple(max(evaluate(d, sizes), 0) for d in p.type.layout.memory_shape(p.type.dims))
     count = math.prod(around)

@@ -13,7 +13,7 @@ Extent = int | str
 
 
 class Net:
-    """A network under construction; values are known by their names, those of pictures with their channels."""
+    """A network under construction; values are known by their names, image values with their channels."""
 
     def __init__(self, name: str) -> None:
         self.name, self.nodes, self.weights = name, list[onnx.NodeProto](), list[onnx.TensorProto]()
@@ -22,7 +22,7 @@ class Net:
         self.outputs: list[onnx.ValueInfoProto] = []
 
     def op(self, kind: str, *inputs: str, results: int = 1, **attributes: Any) -> Any:
-        """A node; the name of its result, or those of several."""
+        """A node; returns the name of its result, or of several."""
         made = [f"{kind.lower()}{len(self.nodes)}_{k}" for k in range(results)]
         self.nodes.append(helper.make_node(kind, list(inputs), made, **attributes))
         return made[0] if results == 1 else made
@@ -40,7 +40,7 @@ class Net:
         self, x: str, channels: int, filters: int, size: int = 1, stride: int = 1, act: str = "", group: int = 1,
         bias: bool = True,
     ) -> str:  # fmt: skip
-        """A convolution that keeps the extents but for its stride, and what follows it."""
+        """A convolution that keeps the extents except for its stride, and what follows it."""
         w = [self.weight(filters, channels // group, size, size), *([self.weight(filters)] if bias else [])]
         y = self.op("Conv", x, *w, pads=[size // 2] * 4, strides=[stride] * 2, kernel_shape=[size] * 2, group=group)
         return self.act(y, act)
@@ -74,7 +74,7 @@ class Net:
         return self.op("Add", self.op("MatMul", x, self.weight(inputs, outputs)), self.weight(outputs))
 
     def input(self, name: str, *shape: Extent, ints: bool = False) -> str:
-        """An input of the network, of floats or of integers of 64 bits."""
+        """An input of the network, of floats or 64-bit integers."""
         kind = TensorProto.INT64 if ints else TensorProto.FLOAT
         self.inputs.append(helper.make_tensor_value_info(name, kind, list(shape)))
         return name

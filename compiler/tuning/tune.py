@@ -1,7 +1,7 @@
 """The tuner: measures schedule choices kernel by kernel, and keeps the fastest.
 
-The rules schedule every kernel from facts of the machine. The tuner makes the same rules take other choices (`Hint`), compiles
-what comes of them, and compares results and times. It is asked for (`occ build --tune`); without it nothing is measured.
+The rules schedule every kernel from facts about the machine. The tuner makes the same rules use other choices (`Hint`),
+compiles the results, and compares outputs and times. It only runs on request (`occ build --tune`).
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from occ.runtime.threads import thread_count
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
 
-# What is tried of each choice, and in which order; what changes nothing in a schedule is not compiled.
+# Candidates for each choice, in order; candidates that do not change the schedule are not compiled.
 TRIED: Mapping[str, Sequence[str]] = {
     "outer": ("rows", "columns"),
     "tile": ("1", "2", "3", "4", "5", "6", "7", "8", "10", "12", "14"),
@@ -46,10 +46,10 @@ TRIED: Mapping[str, Sequence[str]] = {
     "vectorize": ("8", "16", "32", "64"),
     "parallel": ("off", "on"),
 }
-_TOGETHER = 24  # candidates that are compiled at once: time is looked at between them
+_TOGETHER = 24  # candidates compiled at once: the time limit is checked in between
 _COMBINED = 3  # choices whose combinations are tried
-_GAIN = 0.02  # less than that may be noise
-_SHARE = 0.98  # of the time of all kernels that is looked at
+_GAIN = 0.02  # smaller gains may be noise
+_SHARE = 0.98  # fraction of the total kernel time that is examined
 
 
 @dataclass(frozen=True)
@@ -59,9 +59,9 @@ class Tuned:
     Attributes:
         kernel, nodes: its name, and ONNX nodes that it computes.
         uses: calls in the model.
-        hint: the choices that won; empty if the rules' own did.
-        before, after: seconds of a call.
-        remembered: whether that was found out by an earlier build.
+        hint: the winning choices; empty if the rules' own won.
+        before, after: seconds per call.
+        remembered: whether it is the result of an earlier build.
     """
 
     kernel: str
@@ -83,10 +83,10 @@ class TuningResult:
     """The result of a search.
 
     Attributes:
-        key: of the kernel on the machine that was measured.
+        key: of the kernel on the machine measured.
         kernel: its name.
-        hint, before, after: as of `Tuned`.
-        whole: whether the search came to its end.
+        hint, before, after: as in `Tuned`.
+        whole: whether the search was completed.
     """
 
     key: str
@@ -97,7 +97,7 @@ class TuningResult:
     whole: bool
 
     def keep(self, cache: Cache) -> None:
-        """Remember it; that a search which was cut short finds nothing is not the last word."""
+        """Store it; a search that was cut short without a result is not final."""
         if self.hint or self.whole:
             known = {"kernel": self.kernel, "hint": self.hint, "before": self.before, "after": self.after}
             cache.put("tuned", self.key, json.dumps(known).encode(), ".json")
@@ -105,18 +105,18 @@ class TuningResult:
 
 @dataclass
 class Tuner:
-    """Finds choices for the kernels of a module, those that take longest first.
+    """Finds choices for the kernels of a module, slowest first.
 
     Attributes:
         target: Halide target.
-        machine: that the rules schedule for.
-        seconds: after which no further candidates are compiled; 0 only takes what is remembered.
-        cache: where choices are remembered, by kernel, machine and number of threads.
+        machine: the machine that the rules schedule for.
+        seconds: after which no more candidates are compiled; 0 only uses stored results.
+        cache: where choices are stored, by kernel, machine and number of threads.
         threads: of a run.
         jobs: compilers at once.
         progress: called with the state.
-        done: kernels that were looked at.
-        left: number of kernels that were not.
+        done: kernels examined.
+        left: number of kernels not examined.
     """
 
     target: str
@@ -131,7 +131,7 @@ class Tuner:
 
     @classmethod
     def of(cls, settings: Settings, seconds: float) -> Tuner:
-        """The tuner of what is compiled with these settings, for the number of threads that runs take by default.
+        """The tuner for compilations with these settings, for the default number of threads.
 
         Raises:
             CompileError: OCC0603 its target has no schedules to choose.
@@ -183,9 +183,9 @@ class Tuner:
         return True
 
     def _key(self, f: TeFunc) -> str:
-        """Names stand for contents, so the name of a kernel will do.
+        """Names identify contents, so the name of a kernel suffices.
 
-        What was best was best among the schedules of the rules.
+        The best choice was best among the schedules of these rules.
         """
         rules = source_digest("occ.compiler.passes", "occ.compiler.codegen_halide")
         return digest(["tuned", f.name, self.setup.identity, rules, machine_identity(), str(self.threads)])
@@ -207,12 +207,12 @@ class Tuner:
             found.keep(self.cache)
 
     def search(self, f: TeFunc, end: float) -> TuningResult:
-        """The choices for one kernel, looked for until a time of `time.perf_counter`."""
+        """The choices for one kernel, searched until a time of `time.perf_counter`."""
         hint, before, after = _Search(self, f, end).best()
         return TuningResult(self._key(f), f.name, hint, before, after, time.perf_counter() < end)
 
     def ranked(self, functions: Sequence[TeFunc], uses: Mapping[str, int]) -> dict[str, float]:
-        """Seconds that a run spends in each kernel as the rules schedule it, most first."""
+        """Seconds that a run spends in each kernel with the rules' schedules, largest first."""
         made = [scheduled(f, self.machine) for f in functions]
         self.progress(f"measuring {len(made)} kernels")
         code, names = self.compiled(made)
@@ -223,10 +223,10 @@ class Tuner:
         return dict(sorted(took.items(), key=lambda item: -item[1]))
 
     def least(self, code: bytes, names: Sequence[str], operands: Operands, rounds: int = 5) -> dict[str, float]:
-        """The shortest times of kernels that compute what the first one does.
+        """The shortest times of kernels with the same results as the first one.
 
-        They are run in a process of their own; if one ends it, each is tried with the first alone, and those that do it
-        again are left out.
+        They run in a separate process; if one crashes it, each is tried alone with the first, and those that crash
+        again are dropped.
         """
         with alone():
             found = isolated(lambda: Bench(code, names, operands, self.threads).least(rounds))
@@ -272,7 +272,7 @@ class Tuner:
 
 
 def worth_looking_at(took: Mapping[str, float]) -> list[str]:
-    """The kernels that take nearly all of a run, of all by how long they take."""
+    """The kernels that take nearly all of a run, given the time of each."""
     total, seen, found = sum(took.values()), 0.0, list[str]()
     for name, seconds in took.items():
         if seen >= _SHARE * total:
@@ -290,11 +290,11 @@ class _Search:
         self.base = scheduled(f, tuner.machine)
         self.operands = Operands(self.base)
         self.seen = {_shape_of(self.base)}
-        self.ratios: dict[str, float] = {}  # choices -> time, as a part of the time of the rules' own
+        self.ratios: dict[str, float] = {}  # choices -> time, relative to the rules' own
         self.made: dict[str, TeFunc] = {}
 
     def best(self) -> tuple[str, float, float]:
-        """(choices, or nothing if the rules' own are best; seconds before; seconds after)."""
+        """(choices, or None if the rules' own are best; seconds before; seconds after)."""
         singles = [f"{key}={value}" for key, values in TRIED.items() for value in values]
         self._try(singles)
         self._try(self._combinations())
@@ -307,7 +307,7 @@ class _Search:
         return "", before, before
 
     def _combinations(self) -> Iterable[str]:
-        """The winners of the choices that gain most, together."""
+        """The winners of the most profitable choices, combined."""
         best: dict[str, tuple[float, str]] = {}
         for hint, ratio in self.ratios.items():
             key = hint.partition("=")[0]
@@ -340,7 +340,7 @@ class _Search:
         self.made |= {hint: group[hint] for hint in names.values()}
 
     def _duel(self, hint: str) -> tuple[float, float]:
-        """Medians of the rules' own schedule and of another one, in turn."""
+        """Medians of the rules' own schedule and of another one, alternating."""
         other = self.made[hint].with_name(f"{self.f.name}_best") if hint else self.base
         code, names = self.tuner.compiled([self.base, other] if hint else [self.base])
         with alone():

@@ -1,7 +1,7 @@
 """Single layers of common networks, with random weights, whose kernels `occ warm` compiles.
 
-Of 32 models of packages that nobody chose for it, these are the structures that several have and no usual network does: products
-of any rows, tables, parts that are taken out and joined, norms in pieces, and convolutions on pictures of any size.
+These structures occur in several of 32 independently selected models in packages, and in no network of `usual_nets`:
+products with any number of rows, tables, slices and joins, norms in pieces, and convolutions on images of any size.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ import onnx
 
 from occ.compiler.tuning.net_builder import Net
 
-_OUTPUTS = (384, 48, 100, 1, 2, 3, 4, 5, 10)  # of products: panels of 32 and 16, any, and few
-_AFTER = ("", "Relu", "Sigmoid", "Tanh", "gelu", "gelu of transformers", "silu")  # a product
-_ACTS = ("", "Relu", "silu", "hardswish", "HardSwish", "LeakyRelu", "relu6")  # after a convolution
+_OUTPUTS = (384, 48, 100, 1, 2, 3, 4, 5, 10)  # columns of products: panels of 32 and 16, any, and few
+_AFTER = ("", "Relu", "Sigmoid", "Tanh", "gelu", "gelu of transformers", "silu")  # following a product
+_ACTS = ("", "Relu", "silu", "hardswish", "HardSwish", "LeakyRelu", "relu6")  # following a convolution
 
 
 def _products() -> Iterator[Net]:
@@ -46,7 +46,7 @@ def _products() -> Iterator[Net]:
 
 
 def _steps() -> Iterator[Net]:
-    """Recurrent layers of any batch, as they come from Keras and Paddle."""
+    """Recurrent layers with any batch, as exported by Keras and Paddle."""
     for kind, gates in (("LSTM", 4), ("GRU", 3)):
         for direction, more in (("forward", 1), ("bidirectional", 2)):
             for reset in (0, 1) if kind == "GRU" else (0,):
@@ -60,7 +60,7 @@ def _steps() -> Iterator[Net]:
 
 
 def _tables() -> Iterator[Net]:
-    """Rows of tables, parts of rows, and rows that are joined."""
+    """Rows of tables, parts of rows, and joined rows."""
     g = Net("tables")
     ids = g.input("ids", "batch", "length", ints=True)
     for width in (384, 100):
@@ -82,7 +82,7 @@ def _tables() -> Iterator[Net]:
 
 
 def _norms() -> Iterator[Net]:
-    """Norms of rows of any width, also in pieces as converters write them; softmaxes; elements."""
+    """Norms of rows of any width, also in pieces as converters write them; softmaxes; elementwise ops."""
     for width in (384, 768, 120):
         g = Net(f"norms of {width}")
         x, z = (g.input(n, "batch", "length", width) for n in "xz")
@@ -112,7 +112,7 @@ def _norms() -> Iterator[Net]:
 
 
 def _convolutions() -> Iterator[Net]:
-    """Convolutions on pictures of any size in batches of any size: 1x1, 3x3, depthwise, in strides, with what usually follows."""
+    """Convolutions on images of any size and batch: 1x1, 3x3, depthwise, strided, with what usually follows."""
     for act in _ACTS:
         g = Net(f"convolutions with {act or 'nothing'}")
         for k, n in ((128, 128), (64, 48), (24, 100)):

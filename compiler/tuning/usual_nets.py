@@ -1,6 +1,6 @@
-"""Networks as people usually have them, with random weights: the structures of layers for which `occ warm` compiles kernels.
+"""Typical networks with random weights: the layer structures for which `occ warm` compiles kernels.
 
-Kernels of structure take any sizes, so that a few layers of each kind stand for all networks of the family.
+Kernels are generic in sizes, so a few layers of each kind represent all networks of the family.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from occ.compiler.tuning.usual_layers import usual_layers
 
 
 def _picture(g: Net, batch: Extent, side: int = 224) -> str:
-    """A number of pictures of one size; of any size where their number is `any`."""
+    """Images of one size; of any size if the batch is `any`."""
     return g.input("x", batch, 3, *(("height", "width") if batch == "any" else (side, side)))
 
 
@@ -85,7 +85,7 @@ def _mobilenet(batch: Extent, act: str, *, squeeze: bool, wide: int = 5) -> onnx
 
 
 def _yolo(batch: Extent, side: int = 640) -> onnx.ModelProto:
-    """The blocks of YOLO: convolutions with SiLU, parts that are split and joined, pyramids of pools, maps made larger."""
+    """The blocks of YOLO: convolutions with SiLU, splits and joins, pooling pyramids, upsampled maps."""
     g = Net("yolo")
 
     def block(x: str, channels: int, filters: int, *, add: bool) -> str:
@@ -118,7 +118,7 @@ def _yolo(batch: Extent, side: int = 640) -> onnx.ModelProto:
 
 
 def _transformer(batch: Extent, tokens: Extent, width: int, heads: int, *, before: bool) -> onnx.ModelProto:
-    """Layers of attention as BERT (norms after) and ViT (norms before) have them."""
+    """Attention layers as in BERT (norms after) and ViT (norms before)."""
     g, each = Net("transformer"), width // heads
     x = g.input("x", batch, tokens, width)
 
@@ -171,7 +171,7 @@ NETS: dict[str, Callable[[Extent], onnx.ModelProto]] = {
 
 
 def usual_nets() -> Iterator[tuple[str, onnx.ModelProto]]:
-    """Each network by its name, for one input, any number, and pictures of any size; then single layers."""
+    """Each network by name, for one input, any batch, and images of any size; then single layers."""
     for name, made in NETS.items():
         yield f"{name}, one input", made(1)
         if name not in ("lstm", "bilstm", "gru"):

@@ -1,7 +1,7 @@
 """Compiles the kernels of many models into the build cache at once.
 
-Compiling generators costs most for the headers and the start of each process, so kernels of many models share
-translation units. Lowering goes on here while compilers run.
+Compiling generators mostly costs header parsing and process startup, so kernels of many models share translation units.
+Lowering continues here while compilers run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from occ.compiler.plan.plan import cpu_manifest
 from occ.compiler.targets.registry import get_target
 from occ.compiler.tuning.workers import Workers
 
-_KERNELS = 64  # of a translation unit: g++ needs 0.5 GB for them, and its start no longer counts
+_KERNELS = 64  # kernels per translation unit: g++ needs 0.5 GB for them, and its startup no longer matters
 
 
 @dataclass
@@ -36,12 +36,12 @@ class Warmed:
     """The result of a batch of builds.
 
     Attributes:
-        models: number of models that came to stage `lowered`.
-        compiled, cached: distinct kernels that were compiled, and that were there before.
+        models: number of models that reached stage `lowered`.
+        compiled, cached: distinct kernels that were compiled, and that existed already.
         refused: errors of models that cannot be compiled, by label.
-        failed: errors of models with a kernel that the toolchain does not compile, by label.
+        failed: errors of models with a kernel that does not compile, by label.
         lowering: seconds until the last model was lowered.
-        seconds: in all.
+        seconds: in total.
     """
 
     models: int = 0
@@ -69,7 +69,7 @@ class _Library:
 
 
 class _Lanes:
-    """Compilers under way: one translation unit each, begun when enough kernels wait."""
+    """Running compilers: one translation unit each, started when enough kernels are waiting."""
 
     def __init__(self, setup: Setup, cache: Cache, size: int, workers: Workers | None) -> None:
         self.setup, self.cache, self.size = setup, cache, size
@@ -80,7 +80,7 @@ class _Lanes:
         self.pool = ThreadPoolExecutor(self.lanes, "batch")
 
     def add(self, kernel: Kernel) -> bool:
-        """Have a kernel compiled; False if the cache has it."""
+        """Queue a kernel for compilation; False if the cache has it."""
         if self.cache.has("kernel", kernel.key, ".o"):
             return False
         self.waiting.append(kernel)
@@ -94,7 +94,7 @@ class _Lanes:
             self.waiting = []
 
     def finish(self, tell: Callable[[str], None]) -> dict[str, CompileError]:
-        """The errors of all kernels, by name; `tell` gets how many units are done."""
+        """The errors of all kernels, by name; `tell` receives the number of finished units."""
         share = -(-len(self.waiting) // self.lanes)
         rest, self.waiting = self.waiting, []
         for k in range(0, len(rest), max(share, 1)):
@@ -107,7 +107,7 @@ class _Lanes:
         return failed
 
     def link(self, libraries: Iterable[_Library]) -> None:
-        """Link libraries of kernels that are all there."""
+        """Link libraries whose kernels are all compiled."""
         runtime_object(self.setup.tools, self.cache)
         wanted = [([k.key for k in lib.kernels], lib.entry) for lib in libraries]
         for _ in self.pool.map(lambda w: link(w[0], self.setup.tools, self.cache, w[1]), wanted):
@@ -129,13 +129,13 @@ def warm(
 
     Args:
         models: (label, model); read one by one.
-        settings: of all of them; target `cpu`.
-        kernels_per_unit: bound of the kernels that are compiled together.
-        workers: other machines that compile; what none of them does is compiled here.
-        progress: called with the state now and then.
+        settings: shared by all; target `cpu`.
+        kernels_per_unit: maximum number of kernels compiled together.
+        workers: other machines that compile; what they cannot do is compiled here.
+        progress: called with the state from time to time.
 
     Returns:
-        What was done; models that cannot be compiled are in it, and are no error.
+        A summary; it lists models that cannot be compiled, which is not an error.
 
     Raises:
         CompileError: OCC0401 to OCC0403, the toolchain is missing or does not work at all.
@@ -177,7 +177,7 @@ def warm(
 
 
 def _setup(settings: Settings, cache: Cache) -> tuple[Setup, bool]:
-    """What all batches share; a toolchain that is broken is found at once."""
+    """What all batches share; a broken toolchain is detected early."""
     options: Any = get_target("cpu").options.read("cpu", settings.options)
     setup, is_here = setup_for(options.halide_target, cache, options.sanitize)
     emitter(setup.tools, cache)

@@ -1,7 +1,8 @@
 """Remote workers (dask.distributed) that compile kernels and measure schedules.
 
-That engine sends calls to workers, knows which are there, and repeats elsewhere what a lost one was doing. The calls are of functions
-of this package, so a worker has the same occ installed, and a C++ compiler. They go as pickles: a scheduler is trusted as a shell is.
+Dask sends calls to workers, knows which are available, and repeats the work of lost ones elsewhere. The calls are
+functions of this package, so a worker has the same occ installed, and a C++ compiler. They are pickles: a scheduler is
+trusted like a shell.
 """
 
 from __future__ import annotations
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_ANSWER = 20  # seconds in which a scheduler is to answer
-_LOOK = 2.0  # seconds between looks whether anybody is left to answer
+_ANSWER = 20  # seconds within which a scheduler must answer
+_LOOK = 2.0  # seconds between checks for remaining workers
 
 
 @dataclass(frozen=True)
@@ -34,11 +35,11 @@ class Facts:
     """Facts about a worker.
 
     Attributes:
-        address: by which the scheduler knows it.
+        address: its address for the scheduler.
         sources: digest of its compiler.
         machine: what decides which schedules are fast on it.
-        setup: what it compiles kernels with, for the target that it was asked for.
-        threads: tasks that it takes at once.
+        setup: its compilation setup, for the requested target.
+        threads: its number of concurrent tasks.
     """
 
     address: str
@@ -49,7 +50,7 @@ class Facts:
 
 
 class Workers:
-    """The workers that have this compiler.
+    """The workers with this version of the compiler.
 
     Attributes:
         facts: of each.
@@ -61,7 +62,7 @@ class Workers:
 
     @classmethod
     def connect(cls, address: str, target: str = "host", sanitize: str = "off") -> Workers:
-        """The workers that a scheduler has now.
+        """The workers currently connected to a scheduler.
 
         Args:
             address: of the scheduler, such as `tcp://10.0.0.5:8786`.
@@ -82,7 +83,7 @@ class Workers:
             ) from None
         logging.getLogger("distributed").setLevel(
             logging.CRITICAL
-        )  # what is lost is said once, by those who wait for it
+        )  # lost workers are reported once, by those who wait for them
         setup, _ = setup_for(target, Cache(), sanitize)
         try:
             client = Client(address, timeout=_ANSWER, set_as_default=False)
@@ -110,7 +111,7 @@ class Workers:
         return [a for a in self.facts if a.setup]
 
     def of_machines(self) -> dict[str, list[Facts]]:
-        """Workers by what decides which schedules are fast on them."""
+        """Workers grouped by what decides which schedules are fast on them."""
         kinds: dict[str, list[Facts]] = {}
         for a in self.facts:
             kinds.setdefault(a.machine, []).append(a)
@@ -128,12 +129,12 @@ class Workers:
         return failed
 
     def call(self, among: Sequence[Facts], function: Callable[..., T], *args: object) -> T | None:
-        """What a function of this package returns on one of some workers.
+        """The return value of a function of this package on one of some workers.
 
-        None if all of them are gone, or several were lost by it.
+        None if all of them are gone, or several were lost running it.
 
         Raises:
-            Exception: what the function raises there.
+            Exception: raised by the function there.
         """
         from distributed import CancelledError, KilledWorker
 
@@ -158,7 +159,7 @@ class Workers:
         return not there.keys().isdisjoint(addresses)
 
     def close(self) -> None:
-        """Leave the scheduler; the workers go on."""
+        """Disconnect from the scheduler; the workers continue."""
         self._client.close()
 
 
@@ -167,7 +168,7 @@ def _sources() -> str:
 
 
 def describe(target: str, sanitize: str, dask_worker: Any) -> Facts:
-    """Describes this machine; the engine passes the worker."""
+    """Describes this machine; dask passes the worker."""
     identity = Setup.of(replace(toolchain(), sanitize=sanitize), target).identity
     return Facts("", _sources(), machine_identity(), identity, dask_worker.state.nthreads)
 
@@ -175,7 +176,7 @@ def describe(target: str, sanitize: str, dask_worker: Any) -> Facts:
 def compile_there(
     kernels: Sequence[Kernel], target: str, sanitize: str
 ) -> tuple[dict[str, bytes], dict[str, CompileError]]:
-    """The objects of kernels, and the errors of those that are not compiled, by name; a worker calls it."""
+    """The objects of kernels, and the errors of those that fail, by name; called on a worker."""
     setup, cache = Setup.of(replace(toolchain(), sanitize=sanitize), target), Cache()
     missing = [k for k in kernels if not cache.has("kernel", k.key, ".o")]
     failed = compile_batch(missing, setup, cache) if missing else {}

@@ -1,7 +1,7 @@
 """The ONNX model of a decoder: operators of onnxruntime-genai's builder, and rotation by ai.onnx 23.
 
-Angles are computed from the positions, so no table bounds the length of a text.
-Sources: the operators of com.microsoft (onnxruntime, docs/ContribOperators.md); the models of the transformers library.
+Angles are computed from the positions, so no table limits the context length. Sources: the operators of com.microsoft
+(onnxruntime, docs/ContribOperators.md); the models of the transformers library.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def decoder_model(d: Decoder, weights: Mapping[str, Stored]) -> tuple[ModelProto
 
     Args:
         d: the description.
-        weights: those that `d.tensors()` names.
+        weights: those listed in `d.tensors()`.
     """
     return _DecoderGraph(d, weights).build()
 
@@ -61,7 +61,7 @@ class _DecoderGraph:
         return g.model(d.architecture, *self._ports())
 
     def _lengths(self) -> Angles:
-        """Keys of each sequence, less one, and of the longest, as GroupQueryAttention takes them, i32."""
+        """Number of keys per sequence minus one, and the longest, as GroupQueryAttention expects them, i32."""
         g = self.g
         last = g.add("Sub", g.add("ReduceSum", "attention_mask", g.ints(1), keepdims=0), g.ints(1))
         whole = g.add("Gather", g.add("Shape", "attention_mask"), g.ints(1))
@@ -86,7 +86,7 @@ class _DecoderGraph:
         return self.g.add("RMSNormalization", x, self.g.vector(f"{name}.weight"), axis=-1, epsilon=self.d.epsilon)
 
     def _joined(self, x: str, added: str, norm: str) -> str:
-        """The residual stream with what a part of a layer adds."""
+        """The residual stream plus the output of a part of a layer."""
         return self.g.add("Add", x, self._norm(added, norm) if self.d.post_norms else added)
 
     def _linear(self, x: str, layer: int, name: str) -> str:
@@ -115,7 +115,7 @@ class _DecoderGraph:
         return self._linear(mixed, k, "attn_output")
 
     def _head_norm(self, k: int, x: str, name: str) -> str:
-        """Each head of `[batch, sequence, heads * head]` normalised."""
+        """Normalises each head of `[batch, sequence, heads * head]`."""
         by_heads = self.g.add("Reshape", x, self.g.ints(0, 0, -1, self.d.head))
         return self.g.add("Reshape", self._norm(by_heads, f"blk.{k}.{name}"), self.g.ints(0, 0, -1))
 

@@ -12,13 +12,13 @@ PROJECTIONS = ("attn_q", "attn_k", "attn_v", "attn_output", "ffn_gate", "ffn_up"
 
 @dataclass(frozen=True)
 class Rope:
-    """Rotary position embedding (Su et al., 2021): angles of the pairs of a head, in radians a position.
+    """Rotary position embedding (Su et al., 2021): angles of the pairs of a head, in radians per position.
 
     Attributes:
         frequencies: f32 `[pairs]`.
-        long: those that hold once a text is longer than `original` tokens (LongRoPE), f32 `[pairs]`; None if there are none.
-        original: tokens that the model was first trained for.
-        factor: what sines and cosines are multiplied by.
+        long: those for texts longer than `original` tokens (LongRoPE), f32 `[pairs]`; None if there are none.
+        original: context length of the original training.
+        factor: multiplier of sines and cosines.
     """
 
     frequencies: np.ndarray
@@ -32,24 +32,24 @@ class Decoder:
     """A decoder-only transformer with RMSNorm, rotary positions, grouped heads and a gated feed-forward network.
 
     Attributes:
-        architecture: its name, as messages give it.
+        architecture: its name, for messages.
         layers, width, heads, groups, head, inner, words: sizes: blocks, the residual stream, heads of queries and of keys,
             elements of a head, the hidden rows of the feed-forward network, the vocabulary.
-        context: tokens that it can take; 0 if nothing says so.
+        context: maximum context length; 0 if unknown.
         epsilon: of its norms.
-        rope: of layers that see the whole text.
-        local_rope: of layers that see a window; None if it is the same.
-        window: keys that a local layer sees, the own one among them.
-        local: the layers that see a window.
+        rope: for layers with global attention.
+        local_rope: for layers with a window; None if it is the same.
+        window: keys in a local layer's window, including the query's own.
+        local: the layers with a window.
         unrotated: the layers without positions.
         scale: of scores before softmax.
         attention_softcap, logit_softcap: bounds of tanh; 0 for none.
         embedding_scale: of the embedding's rows.
         activation: of the gate: `silu` or `gelu_tanh`.
-        post_norms: whether what attention and feed-forward give is normalised too (Gemma 2 and 3).
+        post_norms: whether outputs of attention and feed-forward are normalised too (Gemma 2 and 3).
         head_norms: whether the heads of queries and keys are (Qwen 3, Gemma 3).
         biases: those of `PROJECTIONS` that have a bias.
-        tied: whether the head is the embedding.
+        tied: whether head and embedding share weights.
     """
 
     architecture: str
@@ -78,7 +78,7 @@ class Decoder:
     tied: bool = False
 
     def tensors(self) -> Iterator[tuple[str, tuple[int, ...]]]:
-        """The weights that the graph takes, by the names of GGUF, and their shapes."""
+        """The weights of the graph, by their GGUF names, with shapes."""
         yield "token_embd.weight", (self.words, self.width)
         yield "output_norm.weight", (self.width,)
         if not self.tied:

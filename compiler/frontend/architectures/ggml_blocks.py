@@ -1,7 +1,7 @@
 """Converts block-quantised weights of ggml to the layout of MatMulNBits, without requantising.
 
-Sources: ggml-common.h (`block_q4_0` and others), and the package `gguf`, which widens the types that are not kept.
-Numbers are those of ggml to the bit where a zero point is whole, and to a rounding of f32 where blocks have a smallest value.
+Sources: ggml-common.h (`block_q4_0` and others), and the package `gguf`, which dequantises unsupported types. Numbers
+equal ggml's to the bit if zero points are whole, and to a rounding of f32 if blocks have a minimum.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ import numpy as np
 from occ.compiler.frontend.architectures.gguf_container import Container, ContainerError, TensorInfo
 from occ.compiler.frontend.architectures.stored import Blocks, Stored
 
-# Codes u8 of each element, the scale of a block, and its smallest value or the code that stands for zero.
+# Codes u8 of each element, the scale of a block, and its minimum or the code for zero.
 Unpacked = tuple[np.ndarray, np.ndarray, np.ndarray | int]
-_PARTS = 1 << 24  # elements that are unpacked at a time
+_PARTS = 1 << 24  # elements unpacked at a time
 
 
 def _half(raw: np.ndarray, at: int) -> np.ndarray:
@@ -56,7 +56,7 @@ def _q8_0(raw: np.ndarray) -> Unpacked:
 
 
 def _scales_of_k(raw: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Scale and smallest value of each of 8 blocks, f32 `[n, 8]`."""
+    """Scale and minimum of each of 8 blocks, f32 `[n, 8]`."""
     from gguf.quants import Q4_K
 
     scale, least = Q4_K.get_scale_min(raw[:, 4:16].copy())
@@ -68,7 +68,7 @@ def _q4_k(raw: np.ndarray) -> Unpacked:
 
 
 def _q5_k(raw: np.ndarray) -> Unpacked:
-    high = raw[:, 16:48, None] >> np.arange(8, dtype=np.uint8) & 1  # of 32 places in each of 8 blocks
+    high = raw[:, 16:48, None] >> np.arange(8, dtype=np.uint8) & 1  # of 32 positions in each of 8 blocks
     low = _nibbles(raw[:, 48:].reshape(-1, 4, 32)).reshape(-1, 8, 32)
     return low | high.swapaxes(1, 2) << 4, *_scales_of_k(raw)
 
@@ -80,7 +80,7 @@ def _q6_k(raw: np.ndarray) -> Unpacked:
 
 
 _Unpack = Callable[[np.ndarray], Unpacked]
-# By ggml's name: how to unpack, bits that the codes are kept in, and codes of a scale.
+# By ggml's name: the unpacking function, bits of the stored codes, and codes per scale.
 KEPT: dict[str, tuple[_Unpack, int, int]] = {
     "Q4_0": (_q4_0, 4, 32), "Q4_1": (_q4_1, 4, 32), "Q5_0": (_q5_0, 8, 32), "Q5_1": (_q5_1, 8, 32), "Q8_0": (_q8_0, 8, 32),
     "Q4_K": (_q4_k, 4, 32), "Q5_K": (_q5_k, 8, 32), "Q6_K": (_q6_k, 8, 16),
@@ -94,10 +94,10 @@ _FLOATS: dict[str, Any] = {
 
 
 def stored_tensors(file: Container) -> dict[str, Stored]:
-    """The tensors of a file by name, each checked to be in it.
+    """The tensors of a file by name, each checked to be inside it.
 
     Raises:
-        ContainerError: one does not, or has a type that cannot be read.
+        ContainerError: one is not, or has an unreadable type.
     """
     return {name: _stored(file, name, info) for name, info in file.tensors.items()}
 
@@ -139,7 +139,7 @@ def _loaded(data: np.ndarray, kind: Any, shape: tuple[int, ...]) -> np.ndarray |
 
 
 def _blocks(data: np.ndarray, unpack: _Unpack, bits: int, size: int, shape: tuple[int, ...], each: int) -> Blocks:
-    """A matrix `[N, K]` in blocks of `each` bytes, made from a few rows at a time."""
+    """A matrix `[N, K]` in blocks of `each` bytes, converted a few rows at a time."""
     rows, columns = shape
     data, step = data.reshape(rows, -1), max(1, _PARTS // columns)
     parts = [data[k : k + step] for k in range(0, rows, step)]
@@ -157,11 +157,11 @@ def _some_rows(
     codes, scales, base = unpack(np.ascontiguousarray(data).reshape(-1, each))
     codes, scales = codes.reshape(rows, *blocks), scales.reshape(rows, -1).astype(np.float32)
     zeros = None
-    if isinstance(base, int):  # moved to the zero point of MatMulNBits
+    if isinstance(base, int):  # shifted to the zero point of MatMulNBits
         codes = codes + np.uint8((1 << (bits - 1)) - base)
     else:
         least = base.reshape(rows, -1)
-        flat = scales == 0  # all of a block is its smallest value: one code, and that as its scale
+        flat = scales == 0  # the whole block equals its minimum: one code, with that as its scale
         codes = np.where(flat[..., None], np.uint8(0), codes)
         zeros = np.where(flat, np.float32(-1), -least / np.where(flat, np.float32(1), scales))
         scales = np.where(flat, least, scales)

@@ -1,7 +1,8 @@
-"""The container of GGUF: a header of metadata and of tensors, then their bytes.
+"""The GGUF container: a header of metadata and tensors, followed by their bytes.
 
-Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The package `gguf` reads it too, but believes counts (a hostile
-file keeps it busy for ever), and makes arrays of each word of a vocabulary: 1.9 s for one of 49,152, where this takes 0.1 s.
+Source: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md. The package `gguf` reads it too, but trusts counts (a
+hostile file keeps it busy forever), and makes an array of each word of a vocabulary: 1.9 s for one of 49,152, instead
+of 0.1 s here.
 """
 
 from __future__ import annotations
@@ -19,11 +20,11 @@ _MAGIC, _VERSIONS, _ALIGNMENT = b"GGUF", (2, 3), 32
 _STRING, _ARRAY = 8, 9
 _SCALARS = {0: "u1", 1: "i1", 2: "u2", 3: "i2", 4: "u4", 5: "i4", 6: "f4", 7: "?", 10: "u8", 11: "i8", 12: "f8"}
 _MOST_DIMS = 4  # GGML_MAX_DIMS
-_LEAST_ENTRY = 12  # bytes of a name and what follows it: no file has more entries than there is room for
+_LEAST_ENTRY = 12  # bytes of a name and what follows it: limits the number of entries of a file
 
 
 class ContainerError(ValueError):
-    """The bytes are no whole GGUF file."""
+    """The bytes are not a complete GGUF file."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +34,7 @@ class TensorInfo:
     Attributes:
         kind: its number in ggml's list of types.
         shape: elements, outermost first.
-        start: of its bytes in the file.
+        start: offset of its bytes in the file.
     """
 
     kind: int
@@ -57,7 +58,7 @@ class Container:
 
 
 def is_gguf(data: bytes | np.ndarray) -> bool:
-    """Whether the bytes begin as a GGUF file does."""
+    """Whether the bytes start like a GGUF file."""
     return bytes(data[:4]) == _MAGIC
 
 
@@ -66,7 +67,7 @@ def read_container(path: Path) -> Container:
 
     Raises:
         OSError: the file cannot be read.
-        ContainerError: it is no GGUF file, of another version, or cut off.
+        ContainerError: it is not a GGUF file, has another version, or is truncated.
     """
     if path.stat().st_size < len(_MAGIC):
         raise ContainerError("it is empty")
@@ -78,7 +79,7 @@ def read_container(path: Path) -> Container:
 
 
 class _Header:
-    """The header of a file, read from the front to the back."""
+    """The header of a file, read sequentially."""
 
     def __init__(self, data: np.ndarray) -> None:
         self.data, self.at = data, 0
@@ -117,7 +118,7 @@ class _Header:
         return np.frombuffer(self._take(dtype.itemsize), dtype)[0].item()
 
     def _count(self, each: int) -> int:
-        """A count of things that take at least so many bytes each."""
+        """A count of items that take at least a given number of bytes each."""
         count = self._number("u8")
         if count * each > len(self.view) - self.at:
             raise ContainerError(f"it tells of {count} entries, for which it is too short")

@@ -1,6 +1,7 @@
-"""A decoder in a GGUF file: what its metadata say, and its tensors.
+"""A decoder in a GGUF file: its metadata and its tensors.
 
-Sources: the keys of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and what llama.cpp reads of them (`src/models`).
+Sources: the keys of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md, and how llama.cpp uses them
+(`src/models`).
 """
 
 from __future__ import annotations
@@ -23,14 +24,14 @@ from occ.compiler.frontend.architectures.stored import Stored, checked, deinterl
 from occ.compiler.frontend.external import MappedModel
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "smollm3")
-_INTERLEAVED = ("llama", "smollm3")  # rows of queries and keys as llama.cpp's converter permutes them
-_LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}  # layers of those of 27B, whose scores have a scale of their own
-_PERIOD = {"gemma2": 2, "gemma3": 6}  # of layers, the last one sees the whole text
+_INTERLEAVED = ("llama", "smollm3")  # architectures whose rows of queries and keys llama.cpp's converter permutes
+_LARGEST_GEMMA = {"gemma2": 46, "gemma3": 62}  # layers of the 27B models, whose scores have a scale of their own
+_PERIOD = {"gemma2": 2, "gemma3": 6}  # period of layers, of which the last has global attention
 _WINDOW = {
     "gemma2": 4096,
     "gemma3": 0,
     "phi3": 0,
-}  # keys that local layers see, where nothing says so; others have none
+}  # default window of local layers; others have none
 _IGNORED = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
 
 
@@ -39,11 +40,11 @@ def read_gguf(path: Path, adapter: Path | None = None) -> tuple[ModelProto, Mapp
 
     Args:
         path: of the file.
-        adapter: the folder of a LoRA adapter to add; what it changes is widened to f32.
+        adapter: the folder of a LoRA adapter to merge; the weights that it changes are widened to f32.
 
     Raises:
-        CompileError: OCC0109 the file is damaged, or of an architecture or a type that is not known; OCC0604 the package `gguf`
-            is not installed.
+        CompileError: OCC0109 the file is damaged, or has an unknown architecture or type; OCC0604 the package `gguf` is
+        not installed.
     """
     try:
         file = read_container(path)
@@ -74,7 +75,7 @@ class _Metadata:
             raise ContainerError(f"its architecture is `{shorten(self.name)}`")
 
     def _number(self, key: str, default: float | None = None) -> float:
-        """A number; of a list, in which each layer has its own, the one that all have.
+        """A number; for a per-layer list, the value that all layers share.
 
         Raises:
             ContainerError: there is none.
@@ -97,7 +98,7 @@ class _Metadata:
         """The description.
 
         Raises:
-            ContainerError: a key is missing or makes no sense, or says something that is not supported.
+            ContainerError: a key is missing, invalid, or not supported.
         """
         if self._number("expert_count", 0):
             raise ContainerError("it has experts, which are not supported in GGUF files")
@@ -132,7 +133,7 @@ class _Metadata:
         )  # fmt: skip
 
     def _local(self, layers: int) -> frozenset[int]:
-        """Layers that see a window."""
+        """Layers with a window."""
         pattern = self.values.get(f"{self.name}.attention.sliding_window_pattern")
         if isinstance(pattern, list) and len(pattern) == layers:
             return frozenset(k for k, local in enumerate(pattern) if local)
@@ -173,7 +174,7 @@ class _Metadata:
 
 
 def _named(d: Decoder, weights: Mapping[str, Stored]) -> dict[str, Stored]:
-    """Weights as the graph takes them: fused ones cut apart, interleaved rows in order."""
+    """Weights in the graph's form: fused ones split, interleaved rows reordered."""
     found = unfused(d, weights)
     for k in range(d.layers) if d.architecture in _INTERLEAVED else ():
         for y, heads in (("q", d.heads), ("k", d.groups)):

@@ -41,7 +41,8 @@ def adapted(d: Decoder, weights: Mapping[str, Stored], adapter: Path) -> dict[st
         adapter: the folder of the adapter.
 
     Raises:
-        CompileError: OCC0109 a file is missing or damaged, the adapter does something else too, or is of another model.
+        CompileError: OCC0109 a file is missing or damaged, the adapter has other changes too, or belongs to another
+        model.
     """
     changes = unfused(d, renamed(_changes(adapter), d.architecture, tied=False))
     made = dict(weights)
@@ -63,7 +64,7 @@ def _refused(adapter: Path, why: str) -> CompileError:
 
 
 def _changes(adapter: Path) -> dict[str, Stored]:
-    """What is added to each matrix, by the names of transformers.
+    """The change of each matrix, by its transformers name.
 
     Raises:
         CompileError: as `adapted`.
@@ -105,7 +106,7 @@ def _product(adapter: Path, config: Mapping[str, Any], module: str, pair: Mappin
 
 
 def _of_module(pattern: Any, module: str, default: Any) -> Any:
-    """The value of the first name in a pattern with which a module ends, as peft finds it."""
+    """The value of the first matching suffix pattern of a module name, as in peft."""
     for name, value in pattern.items() if isinstance(pattern, dict) else ():
         if module == name or module.endswith(f".{name}"):
             return value

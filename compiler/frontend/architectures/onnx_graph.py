@@ -1,4 +1,4 @@
-"""An ONNX graph in the making, whose weights are arrays beside the message."""
+"""An ONNX graph under construction, whose weights are arrays outside of the message."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ from occ.compiler.ir.dtype import from_numpy
 
 CONTRIB = "com.microsoft"
 _OPSET, _IR_VERSION = 23, 11
-_ROUNDED = (
-    4  # accuracy_level: activations may be rounded to 8 bits, block by block, as llama.cpp does for all such weights
-)
+_ROUNDED = 4  # accuracy_level: activations may be rounded to 8 bits, block by block, as in llama.cpp
 
 
 class OnnxGraph:
     """Nodes and weights of one graph.
 
     Args:
-        weights: what `linear` and `gather` take, by name.
+        weights: weights for `linear` and `gather`, by name.
     """
 
     def __init__(self, weights: Mapping[str, Stored]) -> None:
@@ -43,11 +41,11 @@ class OnnxGraph:
         return made[0]
 
     def append(self, node: NodeProto) -> None:
-        """Append a node whose results have names of their own."""
+        """Append a node whose results have given names."""
         self._nodes.append(node)
 
     def constant(self, name: str, data: np.ndarray) -> str:
-        """A weight, made once for each name; its bytes are not copied."""
+        """A weight, created once per name; its bytes are not copied."""
         if name not in self._held:
             self._raw[len(self._held)] = np.ascontiguousarray(data).reshape(-1).view(np.uint8)
             self._held[name] = TensorProto(name=name, dims=data.shape, data_type=from_numpy(data.dtype).onnx)
@@ -80,7 +78,7 @@ class OnnxGraph:
             flat = self.add("Reshape", codes, self.ints(len(stored.codes), -1))
             return self.add("GatherBlockQuantized", flat, indices, scales, domain=CONTRIB, bits=stored.bits,
                             block_size=stored.size, gather_axis=0, quantize_axis=1)  # fmt: skip
-        if isinstance(stored, Blocks):  # the operator takes whole zero points only
+        if isinstance(stored, Blocks):  # the operator only supports whole zero points
             return self.add("Gather", self.constant(f"{name}.values", stored.values()), indices)
         rows = self.add("Gather", self.constant(name, stored), indices)
         return rows if stored.dtype == np.float32 else self.add("Cast", rows, to=TensorProto.FLOAT)
@@ -88,7 +86,7 @@ class OnnxGraph:
     def model(
         self, name: str, inputs: list[ValueInfoProto], outputs: list[ValueInfoProto]
     ) -> tuple[ModelProto, MappedModel]:
-        """The message, and the bytes of its weights, which it does not hold."""
+        """The message, and the bytes of its weights, which it does not contain."""
         graph = GraphProto(name=name, node=self._nodes, input=inputs, output=outputs, initializer=self._held.values())
         opsets = [helper.make_opsetid("", _OPSET), helper.make_opsetid(CONTRIB, 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=_IR_VERSION), MappedModel(b"", self._raw)

@@ -1,7 +1,7 @@
-"""Frequencies of rotary positions, and the ways of stretching them to longer texts.
+"""Frequencies of rotary positions, and ways to extend them to longer contexts.
 
-Sources: Su et al. 2021 (RoFormer); Peng et al. 2023 (YaRN); Ding et al. 2024 (LongRoPE); the frequencies of Llama 3.1 are those of
-`modeling_rope_utils.py` in the transformers library.
+Sources: Su et al. 2021 (RoFormer); Peng et al. 2023 (YaRN); Ding et al. 2024 (LongRoPE); Llama 3.1 frequencies as in
+`modeling_rope_utils.py` of the transformers library.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def plain(base: float, turned: int) -> Rope:
 
 
 def linear(rope: Rope, factor: float) -> Rope:
-    """Positions divided by a factor."""
+    """Positions divided by a common factor."""
     return replace(rope, frequencies=rope.frequencies / np.float32(factor))
 
 
@@ -31,7 +31,7 @@ def divided(rope: Rope, factors: np.ndarray) -> Rope:
 
 
 def llama3(rope: Rope, factor: float, low: float, high: float, original: int) -> Rope:
-    """Low frequencies divided by a factor, high ones kept, those between by a share of both."""
+    """Low frequencies divided by a factor, high ones unchanged, and those in between interpolated."""
     waves = 2 * math.pi / rope.frequencies
     smooth = np.clip((original / waves - low) / (high - low), 0, 1)
     mixed = ((1 - smooth) / factor + smooth) * rope.frequencies
@@ -42,9 +42,9 @@ def yarn(
     rope: Rope, base: float, factor: float, original: int, fast: float, slow: float, *, attention: float | None = None,
     sharper: float | None = None,
 ) -> Rope:  # fmt: skip
-    """YaRN: as `llama3` with a ramp over the pairs between `fast` and `slow` turns.
+    """YaRN: like `llama3` with a ramp over the pairs between `fast` and `slow` turns.
 
-    Scores are made sharper by the square of `attention`, or of what the paper says times `sharper`.
+    Scores are scaled by the square of `attention`, or of the paper's value times `sharper`.
     """
     pairs = len(rope.frequencies)
 
@@ -61,7 +61,7 @@ def yarn(
 def longrope(
     rope: Rope, short: np.ndarray, long: np.ndarray, original: int, context: float, attention: float | None
 ) -> Rope:
-    """LongRoPE: one list of divisors for texts of up to `original` tokens, and one for longer texts."""
+    """LongRoPE: one list of divisors for contexts of up to `original` tokens, and one for longer ones."""
     ratio = context / original
     wanted = math.sqrt(1 + math.log(ratio) / math.log(original)) if ratio > 1 else 1.0
     return Rope(divided(rope, short).frequencies, divided(rope, long).frequencies, original, attention or wanted)

@@ -20,21 +20,21 @@ _FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtyp
 
 
 class SafetensorsError(ValueError):
-    """A file is damaged, or holds something else than floats."""
+    """A file is damaged, or contains something other than floats."""
 
 
 def read_tensors(path: Path) -> dict[str, Stored]:
     """The tensors of a file, which are views of it.
 
     Raises:
-        SafetensorsError: it is damaged, or holds something else than floats.
+        SafetensorsError: it is damaged, or contains something other than floats.
     """
     header, data = _header(path)
     return {name: _stored(path, name, info, data) for name, info in header.items() if name != "__metadata__"}
 
 
 def _header(path: Path) -> tuple[Mapping[str, Any], np.ndarray]:
-    """The header of a safetensors file: tensors with types, shapes and offsets, and where their bytes begin."""
+    """The header of a safetensors file: tensors with types, shapes and offsets, and where their bytes start."""
     try:
         from safetensors import SafetensorError, safe_open
     except ModuleNotFoundError:

@@ -1,4 +1,4 @@
-"""A decoder in a folder of the transformers library: `config.json`, and weights in safetensors, in one file or in several.
+"""A decoder in a folder of the transformers library: `config.json`, and weights in one or several safetensors files.
 
 Source: https://huggingface.co/docs/safetensors (the header), `model.safetensors.index.json` as transformers writes it.
 """
@@ -23,7 +23,7 @@ MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 def is_safetensors(path: Path) -> bool:
-    """Whether a path is one that a folder of weights is opened by."""
+    """Whether a path opens a folder of weights."""
     return path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json")
 
 
@@ -31,12 +31,12 @@ def read_safetensors(path: Path, adapter: Path | None = None) -> tuple[ModelProt
     """The ONNX model of a decoder, and the bytes of its weights.
 
     Args:
-        path: of `model.safetensors` or of the index, beside which the other files are.
-        adapter: the folder of a LoRA adapter to add.
+        path: of `model.safetensors` or of the index, next to which the other files are.
+        adapter: the folder of a LoRA adapter to merge.
 
     Raises:
-        CompileError: OCC0109 a file is missing or damaged, or of an architecture that is not known, or the package `safetensors`
-            is not installed.
+        CompileError: OCC0109 a file is missing or damaged, or has an unknown architecture, or the package `safetensors`
+        is not installed.
     """
     try:
         config = Config(_object(path.parent / "config.json"))
@@ -72,10 +72,10 @@ def _object(path: Path) -> dict[str, Any]:
 
 
 def _shards(path: Path) -> list[Path]:
-    """The files that hold the weights.
+    """The files with the weights.
 
     Raises:
-        ConfigError: the index names one that is not in its folder.
+        ConfigError: the index names a file outside of its folder.
     """
     if path.suffix == ".safetensors":
         return [path]

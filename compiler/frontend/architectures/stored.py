@@ -1,4 +1,4 @@
-"""Weights as a file holds them: arrays of floats, or codes in blocks with scales, in the form of MatMulNBits."""
+"""Weights as a file stores them: arrays of floats, or codes in blocks with scales, as in MatMulNBits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from occ.compiler.frontend.architectures.description import Decoder
 
 @dataclass(frozen=True)
 class Blocks:
-    """A matrix `[N, K]` of codes: `(code - zero) * scale`, in the form of MatMulNBits (onnxruntime, ContribOperators.md).
+    """A matrix `[N, K]` of codes: `(code - zero) * scale`, as in MatMulNBits (onnxruntime, ContribOperators.md).
 
     Attributes:
         bits: of a code: 4 or 8.
@@ -45,11 +45,11 @@ class Blocks:
 
 @dataclass(frozen=True)
 class Stored:
-    """A tensor of a file, read when it is asked for.
+    """A tensor of a file, read on demand.
 
     Attributes:
         shape: of its elements, outermost first.
-        load: gives it: floats of any width, or blocks.
+        load: returns it: floats of any width, or blocks.
     """
 
     shape: tuple[int, ...]
@@ -78,10 +78,10 @@ def floats(stored: np.ndarray | Blocks) -> np.ndarray:
 def split_rows(weights: Mapping[str, Stored], name: str, parts: Mapping[str, int]) -> dict[str, Stored]:
     """Weights with one tensor, and its bias, split along its rows into several.
 
-    Only if it has as many rows as these together.
+    Only if it has the same total number of rows.
 
     Args:
-        weights: by name; those without the tensor are returned as they are.
+        weights: by name; returned unchanged if the tensor is missing.
         name: of the tensor, with `{}` instead of `weight` or `bias`.
         parts: names, likewise, and rows of the parts.
     """
@@ -99,7 +99,7 @@ def split_rows(weights: Mapping[str, Stored], name: str, parts: Mapping[str, int
 
 
 def unfused(d: Decoder, weights: Mapping[str, Stored]) -> dict[str, Stored]:
-    """Weights with the fused projections of a decoder cut apart: queries, keys and values, and gate and up."""
+    """Weights with a decoder's fused projections split: queries, keys and values, and gate and up."""
     found, keys = dict(weights), d.groups * d.head
     for k in range(d.layers):
         qkv = {f"blk.{k}.attn_{y}.{{}}": rows for y, rows in (("q", d.heads * d.head), ("k", keys), ("v", keys))}
@@ -111,7 +111,7 @@ def unfused(d: Decoder, weights: Mapping[str, Stored]) -> dict[str, Stored]:
 
 
 def deinterleaved_halves(heads: int, head: int) -> np.ndarray:
-    """Reorders rows of interleaved pairs, so that second halves of heads follow the first.
+    """Reorders rows of interleaved pairs, so that second halves of heads follow first ones.
 
     llama.cpp's converter interleaves the rows of queries and keys of the llama architecture (`LlamaModel.permute`).
     """
@@ -121,12 +121,12 @@ def deinterleaved_halves(heads: int, head: int) -> np.ndarray:
 def checked(
     weights: Mapping[str, Stored], wanted: Sequence[tuple[str, tuple[int, ...]]], ignored: Sequence[str]
 ) -> str:
-    """Errors of weights: missing, of another shape, or unused; empty if there are none.
+    """Errors of weights: missing, of the wrong shape, or unused; empty if there are none.
 
     Args:
         weights: by name.
         wanted: names and shapes.
-        ignored: names that may be there besides.
+        ignored: additional names that are allowed.
     """
     for name, shape in wanted:
         if name not in weights:

@@ -1,7 +1,7 @@
-"""What `config.json` of the transformers library says of a decoder.
+"""Hyperparameters of a decoder from `config.json` of the transformers library.
 
-Source: the configurations and models of transformers 4 and 5 (`src/transformers/models/*`), whose defaults are given where files
-leave a value out.
+Source: the configurations and models of transformers 4 and 5 (`src/transformers/models/*`), whose defaults are used if
+files omit a value.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _OTHERS = {"model.embed_tokens": "token_embd", "model.norm": "output_norm", "lm_
 
 
 class ConfigError(ValueError):
-    """The configuration or the weights are not of a decoder that is known."""
+    """The configuration or the weights do not belong to a known decoder."""
 
 
 class Config:
@@ -47,7 +47,7 @@ class Config:
         values: of `config.json`.
 
     Raises:
-        ConfigError: it is of an architecture that is not known, of quantised weights, or of a model of pictures.
+        ConfigError: it has an unknown architecture, quantised weights, or is a vision model.
     """
 
     def __init__(self, values: Mapping[str, Any]) -> None:
@@ -80,7 +80,7 @@ class Config:
             weights: by the names of transformers.
 
         Raises:
-            ConfigError: something is missing, makes no sense, or is not supported.
+            ConfigError: something is missing, invalid, or not supported.
         """
         layers, width, heads = (self._size(k) for k in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
         if layers > len(weights):
@@ -110,7 +110,7 @@ class Config:
         return self._number(key, 0.0) if self.kind in _POST_NORMS else 0.0
 
     def _local(self, layers: int) -> frozenset[int]:
-        """Layers that see a window."""
+        """Layers with a window."""
         window, kinds = self.values.get("sliding_window"), self.values.get("layer_types")
         if not window or self.kind in ("llama", "gemma"):
             return frozenset()
@@ -130,7 +130,7 @@ class Config:
     def _unrotated(self, layers: int) -> frozenset[int]:
         if self.kind != "smollm3":
             return frozenset()
-        rotated = self.values.get("no_rope_layers")  # 0 where there is no rotation, in spite of the name
+        rotated = self.values.get("no_rope_layers")  # 0 if there is no rotation, despite its name
         if isinstance(rotated, list) and len(rotated) == layers:
             return frozenset(k for k in range(layers) if not rotated[k])
         period = self._size("no_rope_layer_interval", 4)
@@ -190,7 +190,7 @@ _NAMES = {theirs: ours for ours, theirs in _OF_LAYERS.items() if ours != "mlp.ga
 
 
 def renamed(weights: Mapping[str, Stored], kind: str, *, tied: bool) -> dict[str, Stored]:
-    """Weights by the names of GGUF, and with the numbers of GGUF, where norms of Gemma have 1 added."""
+    """Weights with GGUF's names and numbers, where Gemma's norms have 1 added."""
     parts = _OF_LAYERS | (_OF_POST_NORMS if kind in _POST_NORMS else {})
     found = dict[str, Stored]()
     for name, stored in weights.items():
@@ -199,7 +199,7 @@ def renamed(weights: Mapping[str, Stored], kind: str, *, tied: bool) -> dict[str
             continue
         if stem.startswith("model.layers."):
             layer, _, part = stem.removeprefix("model.layers.").partition(".")
-            if part == "self_attn.rotary_emb":  # tables that old files hold
+            if part == "self_attn.rotary_emb":  # tables in old files
                 continue
             ours = f"blk.{layer}.{parts[part]}.{ending}" if part in parts else name
         else:
