@@ -28,7 +28,10 @@ _WHOLE = ir.FunctionType(I32, [PTR.as_pointer()])
 _RANGED = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
 _PARALLEL = ir.FunctionType(I32, [PTR])
 _SEEN = [I32, I32, I64, I64]
+_GUARDED = ir.FunctionType(I32, [PTR, PTR.as_pointer()])
 Seen = Sequence[Any]  # of a kernel: its plan number, step, operations, and bytes of tensors
+
+RunKernel = Callable[[Builder, Any, Sequence[Any]], Any]  # emits the run of a kernel on what is given: its error code
 
 
 class Support:
@@ -120,46 +123,25 @@ class Support:
         """
         kernel = self.external(name, _RANGED if self.abi is KernelAbi.RANGE else _WHOLE)
         if self.abi is KernelAbi.PLAIN:
-            return b.call(self._observed_plain, [call, b.bitcast(kernel, PTR), args, *seen])
+            return self._observed(b, call, [b.bitcast(kernel, PTR), args], seen, _run_plain)
         few = None if isinstance(operations, int) else b.icmp_signed("<", operations, I64(SERIAL))
         if self.abi is KernelAbi.HALIDE:  # it may lack scratch memory
-            kind = ir.FunctionType(I32, [PTR, PTR.as_pointer()])
-            guarded = self.external("occ_run_kernel", kind)
+            guarded = self.external("occ_run_kernel", _GUARDED)
             if few is not None:
-                guarded = b.select(few, self.external("occ_run_kernel_alone", kind), guarded)
-            return b.call(self._observed_whole, [call, b.bitcast(guarded, PTR), b.bitcast(kernel, PTR), args, *seen])
+                guarded = b.select(few, self.external("occ_run_kernel_alone", _GUARDED), guarded)
+            return self._observed(b, call, [b.bitcast(guarded, PTR), b.bitcast(kernel, PTR), args], seen, _run_guarded)
         count = I32(tasks) if isinstance(tasks, int) else b.trunc(tasks, I32)
-        few = I1(0) if few is None else few
-        return b.call(self._observed_range, [call, b.bitcast(kernel, PTR), args, count, few, *seen])
+        given = [b.bitcast(kernel, PTR), args, count, I1(0) if few is None else few]
+        return self._observed(b, call, given, seen, lambda b, call, given: b.call(self._range, [call, *given]))
 
-    @cached_property
-    def _observed_plain(self) -> ir.Function:
-        """`i32 (call, kernel, args, plan, step, operations, bytes)`: a kernel that is called directly."""
-        fn = self.internal("occ_kernel", ir.FunctionType(I32, [PTR] * 3 + _SEEN))
-        call, kernel, args, *seen = fn.args
-        b = self.builder(fn)
-        run = b.bitcast(kernel, _WHOLE.as_pointer())
-        self._observe(b, call, seen, lambda: b.call(run, [b.bitcast(args, PTR.as_pointer())]))
-        return fn
-
-    @cached_property
-    def _observed_whole(self) -> ir.Function:
-        """`i32 (call, guarded, kernel, args, plan, step, operations, bytes)`: a kernel with its own parallel loop."""
-        fn = self.internal("occ_kernel", ir.FunctionType(I32, [PTR] * 4 + _SEEN))
-        call, guarded, kernel, args, *seen = fn.args
-        b = self.builder(fn)
-        run = b.bitcast(guarded, ir.FunctionType(I32, [PTR, PTR.as_pointer()]).as_pointer())
-        self._observe(b, call, seen, lambda: b.call(run, [kernel, b.bitcast(args, PTR.as_pointer())]))
-        return fn
-
-    @cached_property
-    def _observed_range(self) -> ir.Function:
-        """`i32 (call, kernel, args, tasks, few, plan, step, operations, bytes)`: a kernel that leaves its loop to others."""
-        fn = self.internal("occ_kernel", ir.FunctionType(I32, [PTR, PTR, PTR, I32, I1, *_SEEN]))
-        call, kernel, args, tasks, few, *seen = fn.args
-        b = self.builder(fn)
-        self._observe(b, call, seen, lambda: b.call(self._range, [call, kernel, args, tasks, few]))
-        return fn
+    def _observed(self, b: ir.IRBuilder, call: Any, given: Sequence[Any], seen: Seen, run: RunKernel) -> Any:
+        """Call `i32 occ_kernel(call, given.., plan, step, operations, bytes)`, which runs a kernel; of one ABI in a module."""
+        fn = self.module.globals.get("occ_kernel")
+        if fn is None:
+            fn = self.internal("occ_kernel", ir.FunctionType(I32, [PTR, *(v.type for v in given), *_SEEN]))
+            inner, (whole, *rest) = self.builder(fn), fn.args
+            self._observe(inner, whole, rest[len(given) :], lambda: run(inner, whole, rest[: len(given)]))
+        return b.call(fn, [call, *given, *seen])
 
     def _observe(self, b: Builder, call: Any, seen: Seen, run: Callable[[], Any]) -> None:
         """Run a kernel, and return its code; the host records its begin and end, on request."""
@@ -265,3 +247,15 @@ class Support:
         at, slot = cells
         value = self.load(b, b.gep(values, [b.mul(slot, I64(8))]), 0)
         b.store(value, b.bitcast(b.gep(frame, [at]), PTR.as_pointer()))
+
+
+def _run_plain(b: Builder, _: Any, given: Sequence[Any]) -> Any:
+    """A kernel that is called directly."""
+    kernel, args = given
+    return b.call(b.bitcast(kernel, _WHOLE.as_pointer()), [b.bitcast(args, PTR.as_pointer())])
+
+
+def _run_guarded(b: Builder, _: Any, given: Sequence[Any]) -> Any:
+    """A kernel with its own parallel loop."""
+    guarded, kernel, args = given
+    return b.call(b.bitcast(guarded, _GUARDED.as_pointer()), [kernel, b.bitcast(args, PTR.as_pointer())])

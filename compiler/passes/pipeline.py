@@ -26,6 +26,7 @@ from occ.compiler.passes.canonical.propagate_constants import PropagateConstants
 from occ.compiler.passes.canonical.sink_views import SinkViews
 from occ.compiler.passes.canonical.use_integers import UseIntegers
 from occ.compiler.passes.fuse.defer import Defer
+from occ.compiler.passes.fuse.encode_texts import EncodeTexts
 from occ.compiler.passes.fuse.expand import Expand
 from occ.compiler.passes.fuse.fuse_patterns import FusePatterns
 from occ.compiler.passes.fuse.use_kernels import UseKernels
@@ -76,6 +77,7 @@ def to_kernels(options: JitOptions) -> tuple[Pass, ...]:
     """What native targets do to named ops before fusion."""
     defer = Defer(refuse=options.deferred == "off")
     return (
+        EncodeTexts(),
         ApplyRewrites("fused"),
         FusePatterns(),
         UseKernels(),

@@ -29,6 +29,7 @@ from occ.compiler.passes.canonical.sink_views import SinkViews
 from occ.compiler.passes.canonical.use_block_weights import UseBlockWeights
 from occ.compiler.passes.canonical.use_integers import UseIntegers
 from occ.compiler.passes.fuse.defer import Defer
+from occ.compiler.passes.fuse.encode_texts import EncodeTexts
 from occ.compiler.passes.fuse.expand import Expand
 from occ.compiler.passes.fuse.fuse import Fuse
 from occ.compiler.passes.fuse.fuse_patterns import FusePatterns
@@ -75,6 +76,7 @@ _PASSES: tuple[type[Pass], ...] = (
     UseBlockWeights,
     UseIntegers,
     Defer,
+    EncodeTexts,
     Expand,
     Fuse,
     FusePatterns,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import repeat
 from types import SimpleNamespace
 from typing import Any
 
@@ -44,7 +45,9 @@ class _Keys:
         """
         if self._places is not None and (self._text or x.size <= _FEW):
             given = x.reshape(-1).tolist()
-            found = [self._places.get(_text(v) if self._text else v, -1) for v in given]
+            if self._text and set(map(type, given)) != {str}:
+                given = list(map(_text, given))
+            found = list(map(self._places.get, given, repeat(-1)))
             return np.array(found, np.int64).reshape(x.shape)
         if not len(self._listed):
             return np.full(x.shape, -1, np.int64)
@@ -101,6 +104,8 @@ def _label_encoder(given: np.dtype, a: SimpleNamespace) -> _Encoder:
 
 
 def _between(given: np.dtype, strings: Sequence[str], numbers: Sequence[int], a: SimpleNamespace) -> _Encoder:
+    """Of equal keys the last counts, as in onnxruntime."""
+    strings, numbers = strings[::-1], numbers[::-1]
     if given.kind in "OUST":
         return _Encoder(strings, _table(numbers, a.default_int64, np.dtype(np.int64)), given)
     return _Encoder(np.array(numbers, np.int64), _table(strings, a.default_string, np.dtype(object)), given)
@@ -114,14 +119,15 @@ def category_mapper(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
 
 
 def one_hot_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
-    """Numbers are cut to integers before they are looked up."""
+    """Numbers are cut to integers before they are looked up; of equal categories the last counts, as in onnxruntime."""
     categories = a.cats_strings if x.dtype.kind in "OUST" else a.cats_int64s
     if not categories:
         raise ValueError(f"`OneHotEncoder` has no categories for {x.dtype}")
     x = x if x.dtype.kind in "OUST" else x.astype(np.int64)
-    at = once(a, ("categories", x.dtype), lambda: _Keys(categories, x.dtype)).find(x)
-    if not a.zeros and (at < 0).any():
-        raise ValueError(f"{x[at < 0].reshape(-1)[0]!r} is no category of `OneHotEncoder`")
+    back = once(a, ("categories", x.dtype), lambda: _Keys(categories[::-1], x.dtype)).find(x)
+    if not a.zeros and (back < 0).any():
+        raise ValueError(f"{x[back < 0].reshape(-1)[0]!r} is no category of `OneHotEncoder`")
+    at = np.where(back < 0, -1, len(categories) - 1 - back)
     return (at[..., None] == np.arange(len(categories))).astype(np.float32)
 
 

@@ -39,7 +39,7 @@ _KEPT_BLOCKS = 8  # idle calls with their memory
 _MOST_GROWN = 1 << 30  # bytes of memory that a run took from the heap and that the next one gets at once
 _POOLED = 4096  # bytes of outputs that share memory, which lives as long as any of them does
 
-_NOTHING = np.empty(0, np.uint8)
+_TEXTS = frozenset((str, bytes))
 _shape_of, _dtype_of = attrgetter("shape"), attrgetter("dtype")
 
 
@@ -70,7 +70,7 @@ class _Runner:
         self, native: Native, symbol: str, inputs: Sequence[tuple[str, int, bool]], outputs: Sequence[tuple[str, int, bool]]
     ) -> None:  # fmt: skip
         self._native, self._weights = native, native.addresses()
-        self._handles = [k for k, (_, _, handle) in enumerate(inputs) if handle]
+        self._handles = {k for k, (_, _, handle) in enumerate(inputs) if handle}
         self._ranks = [rank for _, rank, _ in inputs]
         self._out_ranks, self._kept = [rank for _, rank, _ in outputs], [handle for _, _, handle in outputs]
         self._dtypes = [numpy_dtype(dtype) for dtype, _, _ in outputs]
@@ -102,21 +102,18 @@ class _Runner:
             block.observe(self._native.observer)
         if block.capacity < known.needed:
             block.grow(known.needed)
-        for k, x in enumerate(self._tensors_of(inputs) if self._handles else inputs):
-            if not (at := address(x)):
+        for k, x in enumerate(inputs):
+            if k in self._handles:
+                block.values.put(x, at := block.cell(k))
+            elif not (at := address(x)):
                 return None
             block.inputs[k] = at
-        for k in self._handles:
-            block.inputs[k] = at = block.cell(k)
-            block.values.put(inputs[k], at)
         made = block.make_pooled(known) if given is None and known.pooled else block.make(known, given, len(inputs))
         block.call.extents = known.address
         self._prepare(block)
         code = self._run(block.address)
-        if code:
+        if code or block.call.detail:
             raise self._failed(code, block)
-        if block.call.detail:
-            raise block.raised[0] if block.raised else RunError("OCC0505", f"a callback of the model {LOST}")
         for k in known.late:
             if known.outputs[k][0] is HANDLE:
                 made[k] = self._of_host(block, k, inputs)
@@ -133,10 +130,6 @@ class _Runner:
         if len(self._idle) < _KEPT_BLOCKS:
             self._idle.append(block)
         return made if given is None else [_into(y, g, k) for k, (y, g) in enumerate(zip(made, given, strict=True))]
-
-    def _tensors_of(self, inputs: Sequence[Any]) -> list[np.ndarray]:
-        """The inputs with nothing instead of values that Python keeps."""
-        return [_NOTHING if k in self._handles else x for k, x in enumerate(inputs)]
 
     def _of_host(self, block: Block, k: int, inputs: Sequence[Any]) -> Any:
         """An output that Python keeps."""
@@ -179,8 +172,12 @@ class _Runner:
         return made
 
     def _failed(self, code: int, block: Block) -> BaseException:
-        """What a run that ended with a code raises."""
-        return block.raised[0] if block.raised else failure(self._native, code, block.call)
+        """What a run raises that ended with a code, or has lost a callback."""
+        if block.raised:
+            return block.raised[0]
+        return (
+            failure(self._native, code, block.call) if code else RunError("OCC0505", f"a callback of the model {LOST}")
+        )
 
 
 class Entry(_Runner):
@@ -206,11 +203,13 @@ class Entry(_Runner):
 
         This is most of what a model of a few operations costs, so loops over operands are those of builtin functions.
         """
-        if len(inputs) != len(self.names) or self._handles:
+        if len(inputs) != len(self.names):
             return None
         try:
             arrays = list(map(inputs.__getitem__, self.names))
             if list(map(type, arrays)) != self._kinds or list(map(_dtype_of, arrays)) != self._takes:
+                return None
+            if self._handles and not all(self._tensors[k] and _are_texts(arrays[k]) for k in self._handles):
                 return None
             shapes = tuple(map(_shape_of, arrays))
             known = self._known.get(shapes) or self._of_shapes(shapes)
@@ -324,6 +323,11 @@ class FunctionEntry(_Runner):
         return found
 
 
+def _are_texts(x: np.ndarray) -> bool:
+    """Whether an array of objects is one of texts, in the order of its memory."""
+    return x.flags.c_contiguous and _TEXTS.issuperset(map(type, x.reshape(-1).tolist()))
+
+
 def _taken(i: TensorInfo) -> tuple[str, int, bool]:
     tensor = i.kind == "tensor"
     return i.dtype, len(i.shape) if tensor else 0, not tensor or i.dtype == "str"
@@ -360,10 +364,8 @@ class BoundCall:
             RunError: a kernel fails, or a node meets data that it cannot work on.
         """
         code = self._run(self._address)
-        if code:
+        if code or self._block.call.detail:
             raise self._entry._failed(code, self._block)
-        if self._block.call.detail:
-            raise RunError("OCC0505", f"a callback of the model {LOST}")
         self._block.values.clear()
         for y, m in self._copied:
             y[...] = m

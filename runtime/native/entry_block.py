@@ -136,7 +136,8 @@ class Block:
         self.outputs = (ctypes.c_void_p * max(1, outputs + more))()
         self.results = (ctypes.c_int64 * max(1, results))()
         self.room = (ctypes.c_int64 * max(1, outputs))()
-        self.cells = aligned_bytes(ALIGNMENT * (inputs + outputs))  # where handles are
+        cells = aligned_bytes(ALIGNMENT * (inputs + outputs))
+        self.cells = cells.ctypes.data  # where handles are
         self.call = EntryCall(
             abi=ABI, threads=native.threads, weights=ctypes.addressof(weights),
             inputs=ctypes.addressof(self.inputs), outputs=ctypes.addressof(self.outputs),
@@ -146,7 +147,7 @@ class Block:
         if native.workers is not None:
             self.lent = LoopCallbacks(self.call, native.workers)
             self.call.parallel = self.lent.address
-        memory = [self.cells]  # and that of the call
+        memory = [cells]  # and that of the call
         call, values, host = self.call, Values(lambda: memory), native.host
         self.values = values
         self.steps = Callback(call, lambda: host.answer(call, values))
@@ -167,7 +168,7 @@ class Block:
 
     def cell(self, k: int) -> int:
         """The address of the handle of an input, or, after all inputs, of an output."""
-        return self.cells.ctypes.data + ALIGNMENT * k
+        return self.cells + ALIGNMENT * k
 
     def grow(self, size: int) -> None:
         """Have memory of a size for runs.

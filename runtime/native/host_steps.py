@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -48,6 +48,7 @@ class _Operand:
         handle: what is there is the number of a value: a sequence, an optional, a map, texts, a tensor of unknown rank.
         rank: of a tensor; 0 of values of which that is not known.
         fixed: it is a constant.
+        count: how many numbers describe it: extents, and strides where it does not lie dense.
     """
 
     dtype: np.dtype[Any]
@@ -56,12 +57,14 @@ class _Operand:
     opaque: bool
     strided: bool
     fixed: bool
+    count: int
 
     @classmethod
     def of(cls, plan: Plan, b: Buffer) -> _Operand:
         handle = b.opaque or b.dtype == "str"
         strided, fixed = bool(b.strides) and not handle, plan.storages[b.storage].kind == "weight"
-        return cls(numpy_dtype(b.dtype), len(b.shape), handle, b.opaque, strided, fixed)
+        count = 0 if b.opaque else len(b.shape) * (2 if strided else 1)
+        return cls(numpy_dtype(b.dtype), len(b.shape), handle, b.opaque, strided, fixed, count)
 
 
 class Values:
@@ -143,12 +146,11 @@ class HostSteps:
             return 1
         reads, writes = self._of(plan, step, (call.plan, call.step))
         if call.request == STORE:
-            targets = list(_described(writes, call))
-            _store(step, writes, targets, values.kept, values)
+            _store(step, writes, _described(writes, call), values.kept, values)
             values.kept = []
             return 1
         values.forget_lost(call)
-        shown = list(_described([*reads, *writes] if call.request != FIND else reads, call))
+        shown = _described([*reads, *writes] if call.request != FIND else reads, call)
         given = [_value(o, x, values) for o, x in zip(reads, shown[: len(reads)], strict=True)]
         if any(o is not None and o.handle for o in writes):  # it may outlive what is in memory now
             given = [_lasting(o, x) for o, x in zip(reads, given, strict=True)]
@@ -189,15 +191,19 @@ def _numbers(address: int | None, count: int) -> list[int]:
     return (ctypes.c_int64 * count).from_address(address)[:] if address and count else []
 
 
-def _described(operands: Sequence[_Operand | None], call: EntryCall) -> Iterator[_Shown]:
+def _described(operands: Sequence[_Operand | None], call: EntryCall) -> list[_Shown]:
     """The address, extents and strides of each operand."""
-    pointers = (ctypes.c_void_p * max(len(operands), 1)).from_address(call.values)
-    counts = [0 if o is None or o.opaque else o.rank * (2 if o.strided else 1) for o in operands]
-    sizes, at = _numbers(call.sizes, sum(counts)), 0
-    for k, (o, n) in enumerate(zip(operands, counts, strict=True)):
-        own, at = sizes[at : at + n], at + n
-        rank = 0 if o is None else o.rank
-        yield pointers[k] or 0, own[:rank], own[rank:]
+    pointers = (ctypes.c_void_p * len(operands)).from_address(call.values)[:] if operands else []
+    sizes, at = _numbers(call.sizes, sum([o.count for o in operands if o is not None])), 0
+    made: list[_Shown] = []
+    for o, p in zip(operands, pointers, strict=True):
+        if o is None:
+            made.append((0, [], []))
+            continue
+        rank, end = at + o.rank, at + o.count
+        made.append((p or 0, sizes[at : min(rank, end)], sizes[rank:end]))
+        at = end
+    return made
 
 
 def _value(o: _Operand | None, shown: _Shown, values: Values) -> Any:
@@ -258,7 +264,7 @@ def _fitting(value: Any, dtype: np.dtype[Any], shape: Sequence[int], step: Step)
         return np.empty(shape, array.dtype)  # what no iteration gave has none of its other extents either
     if array.shape != tuple(shape) and step.kind != "copy":
         raise misfit(step, f"a result of shape {list(array.shape)} where the build expected {list(shape)}")
-    return np.require(array, dtype, "C")
+    return array if array.dtype == dtype and array.flags.c_contiguous else np.require(array, dtype, "C")
 
 
 def misfit(step: Step, what: str) -> RunError:
