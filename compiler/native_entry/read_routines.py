@@ -53,17 +53,12 @@ def host_steps(m: Manifest) -> list[str]:
     """The parts of a model that need Python, node by node; empty if compiled code does all of it."""
     made, problems = _read(m)
     found = [f"node `{_nodes(r.plan.steps[k])}` {why}" for r in made for k, why in r.host.items()]
-    found += [f"node `{_nodes(s)}` finds a size that nothing bounds" for r in made for s in _open_steps(r)]
     shown = dict.fromkeys(i.name for i in (*m.outputs, *m.inputs) if i.dtype == "str")
     found += [f"`{name}` is of texts" for name in shown]
     cased = {k for r in made if r.is_main for k in r.cases}
     kinds = [(i, k in cased) for k, i in enumerate((*m.outputs, *m.inputs))]
     found += [f"`{i.name}` is of kind {i.kind}" for i, known in kinds if i.kind != "tensor" and not known]
     return [*problems, *dict.fromkeys(found)]
-
-
-def _open_steps(r: Routine) -> list[Step]:
-    return [s for k, s in enumerate(r.plan.steps) if k not in r.host and {row[2] for row in s.binds} & r.open]
 
 
 def _listed(what: str, problems: Sequence[str]) -> str:

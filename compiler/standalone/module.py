@@ -24,7 +24,7 @@ from occ.runtime.errors import RunError
 from occ.runtime.signature import Signature, numpy_dtype
 
 WASM = next(a for a in ARCHES if a.system == "wasi")
-_TENSOR = struct.Struct("<2I4i16q")  # occ_tensor: data, bytes, dtype, rank, owned, reserved, extents
+_TENSOR = struct.Struct("<2I4i16q")  # occ_tensor: data, bytes, dtype, rank, owned, by_data, extents
 _NAME = "model"
 
 

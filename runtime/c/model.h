@@ -26,6 +26,7 @@ struct Block {
     Block *next;
     occ_call call;
     int64_t *extents, *results;
+    int64_t *room;       // bytes of outputs that nothing bounds; -1 of the others
     const void **inputs;
     void **outputs;
     bool known;          // `results` and `call.needed` are those of `extents`

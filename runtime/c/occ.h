@@ -68,7 +68,7 @@ typedef struct occ_tensor {
     int32_t dtype;
     int32_t rank;
     int32_t owned; /* set by the library: it has allocated `data` */
-    int32_t reserved;
+    int32_t by_data; /* set by occ_output_extents of an output whose extents the data of a run decide */
     int64_t extents[OCC_MAX_RANK];
 } occ_tensor;
 
@@ -97,7 +97,8 @@ OCC_API size_t occ_element_size(int32_t dtype);
 /* Runs the model on all its inputs and outputs, in the order of occ_input and occ_output. */
 OCC_API int occ_run(occ_model *model, const occ_tensor *inputs, size_t n, occ_tensor *outputs, size_t m);
 /* Fills in `dtype`, `rank` and `extents` of the outputs of a run on such inputs, and `bytes` of those without `data`. The
-   data of inputs are not looked at: where they decide extents, these are the most that there can be. */
+   data of inputs are not looked at: where they decide extents, these are the most that there can be, or -1 where nothing bounds
+   them; then `bytes` is 0, and a run allocates, or fails with OCC_ERROR_CAPACITY where memory of the caller is too small. */
 OCC_API int occ_output_extents(occ_model *model, const occ_tensor *inputs, size_t n, occ_tensor *outputs, size_t m);
 /* Frees what the library has allocated in a tensor, and clears it; NULL and memory of the caller are left alone. */
 OCC_API void occ_free(occ_tensor *tensor);

@@ -10,20 +10,24 @@ using namespace occ::runtime;
 namespace {
 
 constexpr int kNoMemory = -11;  // of a kernel, see scratch.h
+constexpr int32_t kOutput = 3;  // the request for memory for an output, see docs/native.md
+constexpr int64_t kOpen = -2;   // in the place of the bytes of an output whose extents nothing bounds before a run
 
 Block *new_block(const occ_model *m) {
     const size_t n = m->facts->inputs.count, o = m->facts->outputs.count;
-    const size_t numbers = m->input_extents + m->output_results;
+    const size_t numbers = m->input_extents + m->output_results + o;
     Block *b = static_cast<Block *>(zeroed_memory(sizeof(Block) + 8 * numbers + sizeof(void *) * (n + o)));
     if (!b) return nullptr;
     b->extents = reinterpret_cast<int64_t *>(b + 1);
     b->results = b->extents + m->input_extents;
-    b->inputs = reinterpret_cast<const void **>(b->results + m->output_results);
+    b->room = b->results + m->output_results;
+    b->inputs = reinterpret_cast<const void **>(b->room + o);
     b->outputs = const_cast<void **>(b->inputs + n);
     b->call.abi = OCC_ABI;
     b->call.weights = m->weights;
     b->call.extents = b->extents;
     b->call.results = b->results;
+    b->call.room = b->room;
     b->call.inputs = b->inputs;
     b->call.outputs = b->outputs;
     return b;
@@ -152,6 +156,8 @@ int explain(const occ_model *m, int32_t code, const Block *b) {
             }
         }
     }
+    if (code == OCC_HOST) return fail(m, OCC_ERROR_UNSUPPORTED, "node `%s` needs Python", nodes);
+    if (code == OCC_NO_MEMORY) return fail(m, OCC_ERROR_MEMORY, "there is no memory for a size that the run has found");
     if (code == OCC_MISFIT) return fail(m, OCC_ERROR_RUN, "node `%s` gave other sizes than the model says", nodes);
     if (b->call.detail == kNoMemory) {
         return fail(m, OCC_ERROR_MEMORY, "there is no memory for what the kernel of node `%s` computes with", nodes);
@@ -180,15 +186,26 @@ size_t rounded(size_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment
 
 bool is_aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % kAlignment == 0; }
 
-// Describe an output, and go on to what the entry tells of the next one; its bytes, or -1 if there cannot be so many.
+// Bytes of a tensor, or -1 if there cannot be so many.
+int64_t bytes_of(int32_t dtype, int32_t rank, const int64_t *extents) {
+    const int64_t n = elements(rank, extents), size = int64_t(occ_element_size(dtype));
+    return n < 0 || n > INT64_MAX / 2 / size ? -1 : n * size;
+}
+
+// Describe an output, and go on to what the entry tells of the next one; its bytes, -1 if there cannot be so many, or kOpen.
 int64_t describe(const occ_port &p, const int64_t *&results, occ_tensor &t) {
     const int64_t *extents = p.rank < 0 ? results + 1 : results;
     t.dtype = p.dtype;
     t.rank = p.rank < 0 ? int32_t(*results) : p.rank;
     memcpy(t.extents, extents, size_t(t.rank) * 8);
     results = p.rank < 0 ? extents + OCC_MAX_RANK : extents + p.rank;
-    const int64_t n = elements(t.rank, extents), size = int64_t(occ_element_size(p.dtype));
-    return n < 0 || n > INT64_MAX / 2 / size ? -1 : n * size;
+    bool open = false;
+    for (int32_t a = 0; a < t.rank; a++) {
+        if (t.extents[a] != INT64_MIN) continue;
+        t.extents[a] = -1;
+        open = true;
+    }
+    return open ? kOpen : bytes_of(p.dtype, t.rank, t.extents);
 }
 
 int room_for(const occ_model *m, const occ_port &p, size_t size, occ_tensor &t) {
@@ -216,6 +233,13 @@ int place(occ_model *m, Block *b, occ_tensor *outputs, size_t o) {
     for (size_t k = 0; k < o; k++) {
         const occ_port &p = m->ports[m->facts->inputs.count + k];
         const int64_t size = describe(p, results, outputs[k]);
+        b->room[k] = -1;
+        if (size == kOpen) {
+            const bool usable = outputs[k].data && is_aligned(outputs[k].data);
+            b->room[k] = usable ? int64_t(outputs[k].bytes) : 0;
+            b->outputs[k] = usable ? outputs[k].data : nullptr;
+            continue;
+        }
         if (size < 0) return fail(m, OCC_ERROR_MEMORY, "the output `%s` would be too large", p.name);
         if (int status = room_for(m, p, size_t(size), outputs[k])) return status;
         if (!is_aligned(outputs[k].data)) needed += rounded(size_t(size)) + kAlignment;
@@ -232,6 +256,7 @@ int place(occ_model *m, Block *b, occ_tensor *outputs, size_t o) {
     char *apart = static_cast<char *>(b->scratch) + rounded(size_t(b->call.needed)) + kAlignment;
     for (size_t k = 0; k < o; k++) {
         occ_tensor &t = outputs[k];
+        if (b->room[k] >= 0) continue;
         b->outputs[k] = is_aligned(t.data) ? t.data : apart;
         if (b->outputs[k] == apart) {
             apart += rounded(size_t(elements(t.rank, t.extents)) * occ_element_size(t.dtype)) + kAlignment;
@@ -240,10 +265,49 @@ int place(occ_model *m, Block *b, occ_tensor *outputs, size_t o) {
     return OCC_OK;
 }
 
+// What `occ_call.context` is during a run.
+struct Run {
+    occ_model *model;
+    Block *block;
+    occ_tensor *outputs;
+    int status;  // of the last request
+};
+
+// Memory for an output whose extents nothing bounded before the run; one at an address that kernels do not want is copied in the end.
+int make_room(const Run &run, size_t k, const int64_t *extents) {
+    const occ_port &p = run.model->ports[run.model->facts->inputs.count + k];
+    const int64_t size = bytes_of(p.dtype, p.rank, extents);
+    if (size < 0) return fail(run.model, OCC_ERROR_MEMORY, "the output `%s` would be too large", p.name);
+    occ_tensor &t = run.outputs[k];
+    if (int status = room_for(run.model, p, size_t(size), t)) return status;
+    run.block->outputs[k] = is_aligned(t.data) ? t.data : aligned_memory(rounded(size_t(size)) + kAlignment);
+    if (run.block->outputs[k]) return OCC_OK;
+    return fail(run.model, OCC_ERROR_MEMORY, "there is no memory for the %lld bytes of the output `%s`", (long long)size, p.name);
+}
+
+// `occ_call.host`: the other requests are for Python, and no model that needs them is opened.
+int32_t answer(occ_call *call) {
+    Run &run = *static_cast<Run *>(call->context);
+    if (call->request != kOutput) return 0;
+    run.status = make_room(run, size_t(call->step), call->sizes);
+    call->detail -= 1;
+    return run.status == OCC_OK;
+}
+
+// Take back what outputs had at other addresses than those of the caller.
+void give_back(Block *b, const occ_tensor *outputs, size_t o) {
+    for (size_t k = 0; k < o; k++) {
+        if (b->room[k] >= 0 && b->outputs[k] != outputs[k].data) free_memory(b->outputs[k]);
+    }
+}
+
 // `occ_call.parallel`.
 int32_t run_tasks(occ_call *call) { return 1 + occ_pool_tasks(call->kernel, call->arguments, call->tasks); }
 
-int call_entry(occ_model *m, Block *b) {
+int call_entry(occ_model *m, Block *b, occ_tensor *outputs) {
+    Run run = {m, b, outputs, OCC_OK};
+    b->call.context = &run;
+    b->call.host = answer;
     const int threads = has_reserve() ? 1 : m->threads;  // stacks of threads are no part of what was set aside
     b->call.threads = threads;
     b->call.parallel = m->facts->ranged ? run_tasks : nullptr;
@@ -252,6 +316,7 @@ int call_entry(occ_model *m, Block *b) {
     const int32_t code = m->entry(&b->call);
     occ_leave(before);
     const int failed = occ_lend(lent).failed;
+    if (run.status) return run.status;
     if (code == OCC_KERNEL && b->call.detail == kNoMemory) return explain(m, code, b);
     if (failed == -1) return fail(m, OCC_ERROR_RUN, "the parallel loop of the caller ended before all its tasks had run");
     if (failed) return fail(m, OCC_ERROR_RUN, "the parallel loop of the caller returned %d", failed);
@@ -262,9 +327,9 @@ int run_in(occ_model *m, Block *b, const occ_tensor *inputs, size_t n, occ_tenso
     if (int status = learn(m, b, inputs, n)) return status;
     if (int status = place(m, b, outputs, o)) return status;
     for (size_t k = 0; k < n; k++) b->inputs[k] = inputs[k].data ? inputs[k].data : b->scratch;  // empty ones may be null
-    if (int status = call_entry(m, b)) return status;
+    if (m->told_by_runs) b->known = false;  // what the entry tells before a run is another thing
+    if (int status = call_entry(m, b, outputs)) return give_back(b, outputs, o), status;
     if (m->told_by_runs) {
-        b->known = false;  // what the entry tells before a run is another thing
         const int64_t *results = b->results;
         for (size_t k = 0; k < o; k++) describe(m->ports[n + k], results, outputs[k]);
     }
@@ -272,6 +337,7 @@ int run_in(occ_model *m, Block *b, const occ_tensor *inputs, size_t n, occ_tenso
         occ_tensor &t = outputs[k];
         if (b->outputs[k] != t.data) memcpy(t.data, b->outputs[k], size_t(elements(t.rank, t.extents)) * occ_element_size(t.dtype));
     }
+    give_back(b, outputs, o);
     return OCC_OK;
 }
 
@@ -281,8 +347,9 @@ int sizes_in(occ_model *m, Block *b, const occ_tensor *inputs, size_t n, occ_ten
     for (size_t k = 0; k < o; k++) {
         const occ_port &p = m->ports[n + k];
         const int64_t size = describe(p, results, outputs[k]);
-        if (size < 0) return fail(m, OCC_ERROR_MEMORY, "the output `%s` would be too large", p.name);
-        if (!outputs[k].data) outputs[k].bytes = size_t(size);
+        if (size < 0 && size != kOpen) return fail(m, OCC_ERROR_MEMORY, "the output `%s` would be too large", p.name);
+        if (!outputs[k].data) outputs[k].bytes = size == kOpen ? 0 : size_t(size);
+        outputs[k].by_data = (m->facts->rows<PortFacts>(m->facts->outputs)[k].dtype & kExtentsOfARun) != 0;
     }
     return OCC_OK;
 }

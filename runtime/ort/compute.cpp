@@ -2,6 +2,7 @@
 #include "plugin.h"
 
 #include <algorithm>
+#include <cstring>
 
 namespace occ::ort_plugin {
 
@@ -57,6 +58,21 @@ void read(const void *api, const OrtKernelContext *context, size_t k, occ_tensor
     check(api, ort::GetTensorMutableData(api, const_cast<OrtValue *>(value), &t.data));
 }
 
+// Takes back what libocc has allocated for outputs.
+struct Freed {
+    occ_tensor *tensors;
+    size_t count;
+    ~Freed() {
+        for (size_t k = 0; k < count; k++) occ_free(&tensors[k]);
+    }
+};
+
+size_t bytes_of(const occ_tensor &t) {
+    size_t n = occ_element_size(t.dtype);
+    for (int32_t a = 0; a < t.rank; a++) n *= size_t(t.extents[a]);
+    return n;
+}
+
 }  // namespace
 
 Computed::Computed(const void *api, const Group &group, const Settings &settings, const std::vector<std::string> &inputs,
@@ -89,6 +105,16 @@ Computed::Computed(const void *api, const Group &group, const Settings &settings
     ReleaseState = [](OrtNodeComputeInfo *, void *) {};
 }
 
+// Memory of onnxruntime for an output.
+void *Computed::memory_of(OrtKernelContext *context, size_t k, const occ_tensor &t) {
+    OrtValue *value = nullptr;
+    void *data = nullptr;
+    check(api_, ort::KernelContext_GetOutput(api_, context, outputs_[k], t.extents, size_t(t.rank), &value));
+    check(api_, ort::GetTensorMutableData(api_, value, &data));
+    alignas(64) static unsigned char nothing[64];
+    return data ? data : nothing;  // of an empty tensor
+}
+
 // Returns why the artifact refuses the run; empty if it has run.
 std::string Computed::run_artifact(OrtKernelContext *context) {
     constexpr size_t kFew = 16;
@@ -98,16 +124,16 @@ std::string Computed::run_artifact(OrtKernelContext *context) {
     occ_tensor *inputs = many.empty() ? few : many.data(), *outputs = inputs + n;
     for (size_t k = 0; k < n; k++) read(api_, context, inputs_[k], inputs[k]);
     if (occ_output_extents(model_, inputs, n, outputs, m)) return occ_error_text(model_);
+    const Freed freed = {outputs, m};
     for (size_t k = 0; k < m; k++) {
-        OrtValue *value = nullptr;
-        check(api_, ort::KernelContext_GetOutput(api_, context, outputs_[k], outputs[k].extents, size_t(outputs[k].rank), &value));
-        check(api_, ort::GetTensorMutableData(api_, value, &outputs[k].data));
-        alignas(64) static unsigned char nothing[64];
-        if (!outputs[k].data) outputs[k].data = nothing;  // an empty tensor
+        if (!outputs[k].by_data) outputs[k].data = memory_of(context, k, outputs[k]);
     }
     running = {api_, context};
     const int status = occ_run(model_, inputs, n, outputs, m);
     running = {nullptr, nullptr};
+    for (size_t k = 0; k < m && !status; k++) {  // extents that the data of the run have decided
+        if (outputs[k].by_data) memcpy(memory_of(context, k, outputs[k]), outputs[k].data, bytes_of(outputs[k]));
+    }
     return status ? occ_error_text(model_) : "";
 }
 

@@ -58,6 +58,7 @@ class Computed : public OrtNodeComputeInfo {
 
   private:
     std::string run_artifact(OrtKernelContext *context);
+    void *memory_of(OrtKernelContext *context, size_t k, const occ_tensor &t);
     const void *api_;
     Group group_;
     occ_model *model_ = nullptr;

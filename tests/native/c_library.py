@@ -31,7 +31,7 @@ class Tensor(ctypes.Structure):
         ("dtype", ctypes.c_int32),
         ("rank", ctypes.c_int32),
         ("owned", ctypes.c_int32),
-        ("reserved", ctypes.c_int32),
+        ("by_data", ctypes.c_int32),
         ("extents", ctypes.c_int64 * 16),
     )
 

@@ -67,7 +67,7 @@ def test_results_grow(case: str, target: str) -> None:
     )
     session = occ.compile(model, target, threads=1)
     other = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    assert all("finds a size that nothing bounds" in why for why in host_steps(session.artifact.manifest))
+    assert not host_steps(session.artifact.manifest)
     for rows, count in ((3, 1), (16, 5), (16, 2), (5, 700), (1, 3)):
         feeds = {"x": np.linspace(-1, 2, rows, dtype=np.float32), "m": np.array(count)}
         for got, want in zip(session.run(feeds).values(), other.run(None, feeds), strict=True):

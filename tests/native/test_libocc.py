@@ -81,6 +81,26 @@ CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
             => (bool d, int64 q, float[4] row) { d = Identity (c) q = Identity (i) r = Gather (x, i) row = Exp (r) }> }""",
         {"x": RNG.standard_normal((3, 4), np.float32)},
     ),
+    "results that nothing bounds": (
+        """g (float[n] x, int64 m) => (float[n] y, float[k, n] all, int8[k] signs, float[n] sums) {
+            axis = Constant <value_ints = [0]> ()
+            y, all, signs = Loop (m, , x) <body = b (int64 i, bool c, float[n] v) => (bool d, float[n] w, float[n] r, int8 s) {
+                d = Identity (c) w = Sin (v) r = Neg (w) t = ReduceSum <keepdims = 0> (w) u = Sign (t) s = Cast <to = 3> (u) }>
+            sums = ReduceSum <keepdims = 0> (all, axis) }""",
+        {"x": RNG.standard_normal(5, np.float32), "m": np.array(70)},
+    ),
+    "expanded by data": (
+        "g (float[n, 1] x, int64[2] s) => (float[p, q] y) { e = Expand (x, s) y = Exp (e) }",
+        {"x": RNG.standard_normal((3, 1), np.float32), "s": np.array([3, 41])},
+    ),
+    "a range of the data": (
+        "g (int64 a, int64 b) => (int64[k] y) { one = Constant <value_int = 1> () r = Range (a, b, one) y = Neg (r) }",
+        {"a": np.array(-3), "b": np.array(400)},
+    ),
+    "reshaped by data": (
+        "g (float[n, 6] x, int64[3] s) => (float[p, q, r] y) { e = Exp (x) y = Reshape (e, s) }",
+        {"x": RNG.standard_normal((4, 6), np.float32), "s": np.array([2, -1, 3])},
+    ),
 }  # fmt: skip
 
 
@@ -191,6 +211,39 @@ def test_memory_of_outputs_is_used_again_and_grows(built: Any):
         assert len(set(places[:3])) == 1
         library().occ_free(outputs)
         assert not outputs[0].data
+
+
+def test_outputs_that_nothing_bounds_in_memory_of_the_caller(built: Any):
+    text, feed = CASES["results that nothing bounds"]
+    model = model_of(text)
+    session = onnxruntime.InferenceSession(model.SerializeToString())
+    raw = np.full(1 << 16, 7, np.uint8)
+    with Model(built(model)) as m:
+        for trips, offset, size in ((70, 0, 1400), (70, 4, 1400), (1, 0, 20), (3, 0, 4096), (9, 4, 4096)):
+            x, count = feed["x"], np.array(trips)
+            inputs, outputs = (Tensor * 2)(Tensor.of(x), Tensor.of(count)), (Tensor * 4)()
+            assert library().occ_output_extents(m.address, inputs, 2, outputs, 4) == OK
+            assert [(list(t.extents[: t.rank]), t.bytes, t.by_data) for t in outputs] == [
+                ([5], 20, 0), ([-1, 5], 0, 1), ([-1], 0, 1), ([5], 20, 0),
+            ]  # fmt: skip
+            start = -raw.ctypes.data % 64 + offset
+            outputs[1].data, outputs[1].bytes = raw.ctypes.data + start, size
+            assert library().occ_run(m.address, inputs, 2, outputs, 4) == OK
+            for t, want in zip(outputs, session.run(None, {"x": x, "m": count}), strict=True):
+                np.testing.assert_allclose(t.array(), want, rtol=1e-5, atol=1e-6, strict=True)
+            assert outputs[1].data == raw.ctypes.data + start
+            assert (raw[start + size :] == 7).all()
+            raw[:] = 7
+            for k in range(4):
+                library().occ_free(ctypes.byref(outputs[k]))
+        count = np.array(71)
+        inputs[1], outputs[1].data, outputs[1].bytes = Tensor.of(count), raw.ctypes.data, 1400
+        with pytest.raises(Failed, match=r"output `all` needs 1420 bytes, there are 1400") as caught:
+            m.check(library().occ_run(m.address, inputs, 2, outputs, 4))
+        assert caught.value.code == CAPACITY
+        assert (raw == 7).all()
+        for k in range(4):
+            library().occ_free(ctypes.byref(outputs[k]))
 
 
 # threads

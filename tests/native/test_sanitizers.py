@@ -22,6 +22,56 @@ THREE = """g (float[n, 8] x) => (float[n, 8] probabilities, float[n, 8] tanh, fl
     tanh = Tanh(x)
     exp = Exp(x)
 }"""
+RANGE = """g (int64 n) => (int64[k] y, int64[k] z) {
+    zero = Constant <value_int = 0> ()
+    one = Constant <value_int = 1> ()
+    y = Range (zero, n, one)
+    z = Neg (y)
+}"""
+# Outputs that nothing bounds: in memory of the library, and in that of the caller, aligned, not aligned, and too small.
+UNBOUNDED = """
+#include <occ.h>
+#include <pthread.h>
+#include <stdio.h>
+#include <stdlib.h>
+static occ_model *model;
+
+static int run(int64_t n, int how, occ_tensor *kept) {
+    occ_tensor in = {.data = &n}, out[2] = {kept[0], kept[1]};
+    unsigned char *block = aligned_alloc(64, (size_t)(n * 8 + 128) / 64 * 64);
+    if (how) out[1] = (occ_tensor){.data = block + (how == 2 ? 8 : 0), .bytes = (size_t)(n * 8 - (how == 3 ? 8 : 0))};
+    const int status = occ_run(model, &in, 1, out, 2);
+    int wrong = status != (how == 3 ? OCC_ERROR_CAPACITY : OCC_OK);
+    for (int64_t k = 0; k < n && !status; k++) wrong |= ((int64_t *)out[0].data)[k] != k || ((int64_t *)out[1].data)[k] != -k;
+    wrong |= !status && (out[0].extents[0] != n || out[1].extents[0] != n);
+    kept[0] = out[0];
+    if (!how) kept[1] = out[1];
+    free(block);
+    return wrong;
+}
+
+static void *work(void *first) {
+    occ_tensor kept[2] = {{0}};
+    long wrong = 0;
+    for (int i = 0; i < 200; i++) wrong |= run(1 + (i * 37 + (long)first) % 300, i % 4, kept);
+    for (int k = 0; k < 2; k++) occ_free(&kept[k]);
+    return (void *)wrong;
+}
+
+int main(int argc, char **argv) {
+    pthread_t threads[4];
+    long wrong = 0;
+    if (argc < 2 || occ_open(argv[1], &model)) return puts(occ_error_text(NULL)), 1;
+    for (long k = 0; k < 4; k++) pthread_create(&threads[k], NULL, work, (void *)k);
+    for (int k = 0; k < 4; k++) {
+        void *failed;
+        pthread_join(threads[k], &failed);
+        wrong |= (long)failed;
+    }
+    occ_close(model);
+    return wrong ? 3 : 0;
+}
+"""
 THREADS = """
 #include <occ.h>
 #include <pthread.h>
@@ -167,12 +217,16 @@ def test_a_sanitizer_finds_nothing_in_memory_of_the_program(sanitizer: str, tmp_
 
 
 @pytest.mark.parametrize("sanitizer", ["thread", "address,undefined"])
-@pytest.mark.parametrize("program", [THREADS, DAMAGE], ids=["threads", "damage"])
-def test_a_sanitizer_finds_nothing(program: str, sanitizer: str, tmp_path: Path):
+@pytest.mark.parametrize(
+    ("program", "model"),
+    [(THREADS, THREE), (DAMAGE, THREE), (UNBOUNDED, RANGE)],
+    ids=["threads", "damage", "unbounded outputs"],
+)
+def test_a_sanitizer_finds_nothing(program: str, model: str, sanitizer: str, tmp_path: Path):
     (tmp_path / "main.c").write_text(program)
     runtime = sanitized(sanitizer, tmp_path)
     for target in ("cpu", "cpu-jit"):
-        occ.build(model_of(THREE), target, out=str(tmp_path / f"{target}.occ"))
+        occ.build(model_of(model), target, out=str(tmp_path / f"{target}.occ"))
         run(sanitizer, tmp_path, runtime, f"{target}.occ")
 
 

@@ -68,6 +68,15 @@ def test_nodes_between_groups_stay_with_onnxruntime():
     assert 1 <= took < 5
 
 
+@pytest.mark.parametrize("rows", [1, 0, 700])
+def test_outputs_whose_extents_data_decide(rows: int) -> None:
+    model = model_of("""g (float[n] x, int64[2] s, bool[n] m) => (float[u] c, float[p, q] y, float[n] z) {
+        z = Exp (x)  c = Compress <axis = 0> (x, m)  e = Expand (x, s)  y = Neg (e)
+    }""")
+    x = np.arange(rows, dtype=np.float32) % 3
+    assert agree(model, {"x": x, "s": np.array([5, 1]), "m": x > 0}) >= 3
+
+
 def test_groups_in_the_bodies_of_loops():
     text = """g (int64 count, float[4] x) => (float[4] y) {
         go = Constant <value = bool {1}> ()

@@ -60,7 +60,7 @@ class _Vocabulary:
         self._encoded: dict[Value, Value] = {}
 
     def encoded(self, x: Value, reader: Op) -> Value:
-        """The place of each text of a value: i64 of its shape, as many as there are texts for one that is none of them."""
+        """The place of each text of a value, after the last for one that has none: i64 of its shape."""
         if isinstance(x, Weight):
             return self.rw.builder(reader).constant(self.of(x.data.reshape(-1).tolist()).reshape(x.data.shape))
         if x not in self._encoded:
