@@ -181,7 +181,8 @@ CODES: dict[str, Code] = {
     "OCC0409": Code(
         "a library that this needs is not installed",
         "Some libraries are optional: `occ quantize` makes codes by onnxruntime.quantization (`pip install"
-        " 'occ-compiler[quantize]'`), and programs of torch.export are read by PyTorch (`pip install torch onnxscript`).",
+        " 'occ-compiler[quantize]'`), and programs of torch.export are read by PyTorch (`pip install torch onnxscript`)."
+        " Of `onnx` some releases cannot be used, and are refused by name.",
     ),
     "OCC0501": Code(
         "an input does not fit the model",

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from occ.arguments import checked_dims, checked_mapping, checked_shapes, names_of
 from occ.background import check_buildable
 from occ.compiler.diagnostics import error
 from occ.compiler.driver.compilation import Compilation
@@ -20,7 +21,7 @@ from occ.compiler.frontend.torch_program import ExportedProgram
 from occ.compiler.targets.default import DEFAULT
 from occ.compiler.targets.registry import all_targets
 from occ.compiler.targets.target import Target
-from occ.runtime.artifact import Artifact
+from occ.runtime.artifact import Artifact, check_name
 from occ.runtime.session import Session
 from occ.specialising import in_background
 
@@ -41,16 +42,19 @@ def settings_of(
     """Settings from the arguments of the functions of `occ`; `more` are fields of `Settings`.
 
     Raises:
-        CompileError: OCC0205 bounds of a dim are none.
+        CompileError: OCC0205 a size is none, or bounds of a dim; OCC0603 an argument is of another kind.
     """
-    fixed = {n: d for n, d in (dims or {}).items() if not isinstance(d, str)}
+    sizes = checked_dims(dims)
+    fixed = {n: d for n, d in sizes.items() if not isinstance(d, str)}
     try:
-        bounds = {n: Bounds.read(d) for n, d in (dims or {}).items() if isinstance(d, str)}
+        bounds = {n: Bounds.read(d) for n, d in sizes.items() if isinstance(d, str)}
     except ValueError as e:
         raise error("OCC0205", f"dims: {e}") from None
-    overrides = Overrides(shapes or {}, fixed, outputs, bounds)
+    overrides = Overrides(checked_shapes(shapes), fixed, names_of(outputs), bounds)
     special = [_with(overrides, sizes) for sizes in specialise]
-    return Settings(target, overrides, {k: str(v) for k, v in (options or {}).items()}, special=special, **more)
+    return Settings(
+        target, overrides, {k: str(v) for k, v in checked_mapping("options", options).items()}, special=special, **more
+    )
 
 
 def _with(overrides: Overrides, sizes: Mapping[str, Sequence[int | str] | int]) -> Overrides:
@@ -125,9 +129,12 @@ def build(
 
     Raises:
         CompileError: the model cannot be compiled; OCC0605 `out` is the model itself, or nothing to be replaced.
+        RunError: OCC0605 `out` has the name of a model.
         OSError: `out` cannot be written.
     """
     place = None if out is None else check_out(Path(out), [model], folder=folder)
+    if place is not None:
+        check_name(place)
     settings = settings_of(target, shapes, dims, options, outputs, specialise, rules=rules, cases=True)
     compilation = Compilation(model, settings)
     artifact = compilation.artifact()

@@ -7,6 +7,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import os
 import shutil
@@ -28,6 +29,20 @@ from occ.runtime.members import ALSO, LIBRARY, MANIFEST, WEIGHTS, Members, Neste
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can name
 _PADDING_ID = 0xD935  # extra field for alignment, as Android's zipalign writes it
+# Names of what models are read from: none of their readers would expect an artifact.
+_MODELS = {".onnx", ".ort", ".pt2", ".pb", ".gguf", ".safetensors"}
+
+
+def check_name(path: Path) -> None:
+    """Refuse to give an artifact the name of a model, by its suffix.
+
+    Raises:
+        RunError: OCC0605.
+    """
+    if path.suffix.lower() in _MODELS:
+        raise RunError(
+            "OCC0605", f"`{path}` is the name of a model, and an artifact is none", f"name it `{path.stem}.occ`"
+        )
 
 
 @dataclass
@@ -72,15 +87,18 @@ class Artifact:
 
         Raises:
             OSError: the path cannot be written.
+            RunError: OCC0605 the name is that of a model.
         """
         target = Path(path)
+        check_name(target)
+        if target.is_dir() and not folder:
+            raise IsADirectoryError(errno.EISDIR, "it is a folder", os.fspath(target))
         target.parent.mkdir(parents=True, exist_ok=True)
         try:
             self._save_folder(target) if folder else self._save_zip(target)
         except OSError as e:
-            if e.filename is None:  # of a write, such as to a disk that is full
-                e.filename = os.fspath(target)
-            raise
+            # Of a write, such as to a disk that is full, there is no name, and else it is that of the temporary file.
+            raise OSError(e.errno, e.strerror or str(e), os.fspath(target)) from None
         return target
 
     def _save_zip(self, target: Path) -> None:

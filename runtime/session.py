@@ -103,7 +103,7 @@ class Session:
         Raises:
             RunError: an input or output does not fit, or a node met data that it cannot work on.
         """
-        if self._quick is not None:
+        if self._quick is not None and inputs is not None:
             found = self._quick(inputs, outputs)
             if found is not None:
                 return found

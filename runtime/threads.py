@@ -17,8 +17,8 @@ def thread_count(asked: int | None) -> int:
     Raises:
         RunError: OCC0501 the number is not positive.
     """
-    if asked is not None and asked < 1:
-        raise RunError("OCC0501", f"threads is {asked}", "give at least 1")
+    if asked is not None and (not isinstance(asked, int) or asked < 1):
+        raise RunError("OCC0501", f"threads is {asked!r}", "give a whole number of at least 1")
     return min(asked or default_threads(), MOST)
 
 

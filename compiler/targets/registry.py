@@ -31,6 +31,10 @@ _ABSENT: dict[str, str] = {
         "occ has no target for this generation, whose kernels are others than those of the 910B",
     ),
     "ascend910c": "the chip of Atlas A3 is `ascend910_93`",
+    **dict.fromkeys(
+        ("gpu", "cuda", "rocm", "vulkan", "metal", "opencl", "webgpu", "tensorrt"),
+        "occ compiles for processors (`cpu`, `cpu-jit`) and Ascend NPUs, not for GPUs",
+    ),
 }
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from occ.analysis.inspect import is_artifact
 from occ.api import Shapes, compile  # noqa: A004
+from occ.arguments import names_of
 from occ.benchmark import PEERS, Comparison, compare
 from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
@@ -47,7 +48,7 @@ def bench(
     Raises:
         ValueError: a runtime is not known, or there is no ONNX model for it.
     """
-    if unknown := [p for p in against if p not in PEERS]:
+    if unknown := [p for p in names_of(against) if p not in PEERS]:
         raise ValueError(f"against takes {', '.join(PEERS)}, not {unknown[0]!r}")
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     if path and is_artifact(path):
@@ -57,5 +58,5 @@ def bench(
         onnx = onnx or path
     if against and not onnx:
         raise ValueError("the others need the model: onnx=, a path or bytes")
-    given = inputs or random_inputs(session, dict(dims or {}), np.random.default_rng(0))
-    return compare(session, onnx, given, against, rounds=rounds)
+    inputs = inputs or random_inputs(session, dict(dims or {}), np.random.default_rng(0))
+    return compare(session, onnx, inputs, names_of(against), rounds=rounds)

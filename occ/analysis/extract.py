@@ -9,6 +9,7 @@ import onnx
 from onnx import FunctionProto, ModelProto, NodeProto, ValueInfoProto, helper
 
 from occ.analysis.onnx_graph import loaded, reads, value_types, with_data
+from occ.arguments import names_of
 from occ.compiler.diagnostics import closest, error
 
 _LARGEST = 1 << 30  # bytes of weights that a file holds itself
@@ -35,6 +36,7 @@ def extract(
         CompileError: OCC0101, OCC0102 the model cannot be read; OCC0205 there is no such value or node; OCC0202 ONNX cannot
             infer the type of a value that becomes an input or output.
     """
+    start, end = names_of(start), names_of(end)
     whole, folder = loaded(model)
     graph = whole.graph
     inputs = _values(whole, start, end=False) if start else []

@@ -21,6 +21,7 @@ import numpy as np
 from occ.analysis.per_op import joined
 from occ.analysis.report_graph import graph_data
 from occ.api import Shapes, settings_of
+from occ.compiler.diagnostics import error
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.ir.stages import ORDER
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
     from occ.runtime.session import Session
 
 STAGES = ("imported", "inferred", "canonical", "fused", "layout", "scheduled")
+PAGE_SUFFIXES = ("", ".html", ".htm")
 
 
 def report(
@@ -68,8 +70,11 @@ def report(
             model is an ONNX file, or `none`.
 
     Raises:
-        CompileError: the model cannot be compiled. RunError: it cannot be run.
+        CompileError: the model cannot be compiled; OCC0605 `out` has the name of another format. RunError: it cannot be run.
     """
+    if out is not None and Path(out).suffix.lower() not in PAGE_SUFFIXES:
+        remedy = f"name it `{Path(out).with_suffix('.html')}`"
+        raise error("OCC0605", f"a report is a page in HTML, not `{out}`", help=remedy)
     settings = settings_of(target, shapes, None, options, rules=rules)
     page = page_of(model, settings, Measuring(stage, inputs, dict(dims or {}), threads, against))
     if out is not None:

@@ -61,12 +61,32 @@ class Output:
 
         Raises:
             CompileError: OCC0605, it would replace something that occ did not write, or a source.
+            RunError: OCC0605, an artifact would have the name of a model.
+            click.UsageError: an artifact would have the name of a library.
         """
         from occ.compiler.driver.outputs import check_out
+        from occ.runtime.artifact import check_name
 
         takes_both = self.emit in (*LINKED, "air", "om")
         several = self.folder or self.emit == "generator" or (takes_both and out.is_dir())
-        return check_out(out, sources, folder=several)
+        place = check_out(out, sources, folder=several)
+        if self.emit == "artifact":
+            _check_end(out)
+            check_name(out)
+        return place
+
+
+def _check_end(out: Path) -> None:
+    """Refuse the end of another output of `--emit` for an artifact.
+
+    Raises:
+        click.UsageError: as said.
+    """
+    others = [emit for emit, (end, _) in EMITS.items() if end == out.suffix and end in (".a", ".so", ".air", ".om")]
+    if others:
+        raise click.UsageError(
+            f"`{out.name}` is no name of an artifact: add --emit {others[0]}, or write `{out.stem}.occ`"
+        )
 
 
 def _default_out(model: str, emit: str, flags: options.Flags) -> Path:
@@ -126,7 +146,14 @@ def _write(compilation: Compilation, artifact: Artifact, out: Path, stem: str, h
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
     if not found:
-        raise click.UsageError(f"target {compilation.target.name} has nothing for --emit {emit}")
+        have = (
+            "an Ascend target"
+            if emit in ("air", "om")
+            else "`-t cpu`"
+            if emit == "generator"
+            else "`-t cpu` and `-t cpu-jit`"
+        )
+        raise click.UsageError(f"target {compilation.target.name} has nothing for --emit {emit}, but {have} would have")
     return out
 
 

@@ -121,6 +121,9 @@ def guarded(run: Callable[[], Any]) -> int:
         say("interrupted")
         return INTERRUPTED
     except click.ClickException as e:
+        from occ.cli.usage_hints import with_hint
+
+        e = with_hint(e)
         click.echo(
             json_line({"severity": "error", "code": "", "message": e.format_message()})
         ) if _as_json() else e.show()

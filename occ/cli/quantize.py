@@ -132,6 +132,10 @@ def command(
 
     coding.check()
     source = options.source_of(model)
+    if options.is_artifact(model):
+        raise click.UsageError(
+            f"`{model}` is an artifact: quantise the .onnx file that it was built from, and build that"
+        )
     if isinstance(source, (str, Module)) or model.endswith(".occ"):
         raise click.UsageError(
             "models in .onnx files can be quantised; of .occ text, `occ dump --format onnx` makes one"

@@ -53,11 +53,11 @@ def command(model: str, target: str, out: Path, as_json: bool, flags: options.Fl
 
     It needs no network.
     """
-    from occ.analysis.report import Measuring, page_of
+    from occ.analysis.report import PAGE_SUFFIXES, Measuring, page_of
     from occ.compiler.driver.outputs import check_out
     from occ.inputs import named_arrays
 
-    if out.suffix.lower() not in ("", ".html", ".htm"):
+    if out.suffix.lower() not in PAGE_SUFFIXES:
         raise click.UsageError(f"a report is a page in HTML: -o {out.with_suffix('.html')}")
     place = check_out(out, [model])
     opened: list[Session] = []

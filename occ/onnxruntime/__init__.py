@@ -58,7 +58,7 @@ def register(
         ValueError: `build` is none of these.
         ImportError: onnxruntime is not installed, or is older than 1.23, for Ascend devices 1.24.
         CompileError: OCC0303 there is no such target; OCC0401 there is no C++ compiler, which builds the library on first use.
-            For Ascend devices, OCC0406 there is no AscendCL, OCC0407 no device, OCC0510 it is another chip; OCC0603 an option is wrong.
+            OCC0603 an option is wrong. For Ascend devices, OCC0406 there is no AscendCL, OCC0407 no device, OCC0510 it is another chip.
     """
     _check(target, build)
     name = get_ep_name(target)
@@ -88,8 +88,10 @@ def _check(target: str, build: str) -> None:
 
 
 def _claims_of_cpu(target: str, options: dict[str, Any], least: int, way: str) -> Claims:
-    onnxruntime = onnxruntime_module()
+    from occ.compiler.targets.registry import get_target
 
+    onnxruntime = onnxruntime_module()
+    get_target(target).options.read(target, {k: str(v) for k, v in options.items()})
     if NAME not in _registered:
         path = str(get_library_path())
         library = c.CDLL(path)
@@ -158,10 +160,13 @@ def session_options(options: Any = None, **settings: Any) -> Any:
 
     Raises:
         CompileError: OCC0407 there is no Ascend device of this `device_id`.
+        ValueError: there is no such setting of the CPU, or it cannot have this value.
     """
     onnxruntime = onnxruntime_module()
 
     name = _last[0] if _last else register()
+    if name == NAME:
+        _check_settings(settings)
     made = options or onnxruntime.SessionOptions()
     devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == name]
     if name == ASCEND:
@@ -175,6 +180,22 @@ def session_options(options: Any = None, **settings: Any) -> Any:
             )
     made.add_provider_for_devices(devices, {k: str(v) for k, v in settings.items()})
     return made
+
+
+def _check_settings(settings: Mapping[str, Any]) -> None:
+    """Refuse what the library would pass over.
+
+    Raises:
+        ValueError: as `session_options`.
+    """
+    if unknown := [n for n in settings if n not in ("pool", "threads")]:
+        raise ValueError(
+            f'there is no setting {unknown[0]!r}: pool="occ" and threads=4 are settings; intra_op_num_threads is onnxruntime\'s own'
+        )
+    if settings.get("pool", "occ") != "occ":
+        raise ValueError(f'pool is {settings["pool"]!r}; it is "occ", or left out for the threads of onnxruntime')
+    if not str(settings.get("threads", 1)).isdecimal() or str(settings.get("threads", 1)) == "0":
+        raise ValueError(f"threads is {settings['threads']!r}; it is a whole number of at least 1")
 
 
 def claimed() -> list[Claimed]:

@@ -52,13 +52,25 @@ def samples_of(data: Data, graph: GraphProto) -> Samples:
     """
     ports = tuple(graph.input)
     if not isinstance(data, (str, os.PathLike)):
-        return Samples(ports, tuple((f"sample {k}", one) for k, one in enumerate(data)))
+        return Samples(ports, tuple(_of_arrays(data)))
     path = Path(data)
     places = _of_folder(path) if path.is_dir() else [(str(path), (path,))]
     if not places:
         help_ = "a sample is an .npz file with an array for each input, an .npy or .pb file of the only one, or a folder of `input_0.pb` ..."
         raise RunError("OCC0501", f"the folder `{path}` has no calibration data", help_)
     return Samples(ports, tuple(places))
+
+
+def _of_arrays(data: Iterable[Arrays]) -> Iterator[tuple[str, Arrays]]:
+    help_ = 'a list with a dict for each run, such as [{"x": array}, ...]; or the path of an .npz file or a folder'
+    if isinstance(data, Mapping):
+        raise RunError("OCC0501", "the calibration data are a dict, not a list of the inputs of runs", help_)
+    for k, one in enumerate(data):
+        if not isinstance(one, Mapping):
+            raise RunError(
+                "OCC0501", f"sample {k} of the calibration data is {type(one).__name__}, not inputs by name", help_
+            )
+        yield f"sample {k}", one
 
 
 def _of_folder(folder: Path) -> list[tuple[str, tuple[Path, ...]]]:

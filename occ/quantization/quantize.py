@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 from onnx import ModelProto, TensorProto
 
 from occ.analysis.onnx_graph import loaded
+from occ.arguments import names_of
 from occ.compiler.diagnostics import error
 from occ.compiler.driver.outputs import check_out
 from occ.compiler.targets.default import DEFAULT
@@ -97,7 +98,9 @@ def quantize(
             quantised. RunError: OCC0501 the inputs of `calibrate` do not fit the model.
     """
     get_target(target)
-    asked = QuantizationRequest(weights, target, method, keep, operators, block, per_channel, reduce_range)
+    asked = QuantizationRequest(
+        weights, target, method, names_of(keep), names_of(operators), block, per_channel, reduce_range
+    )
     asked.check(calibrate is not None)
     place = check_out(Path(out), [model])
     message, folder = loaded(model)

@@ -24,6 +24,7 @@ from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.kernel import Kernel
 from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.operator.attributes import Attributes
+from occ.compiler.ir.operator.onnx_release import check_release
 from occ.compiler.ir.operator.onnx_values import attr_kind, attr_value
 from occ.compiler.ir.operator.ranks import Rank
 from occ.compiler.ir.operator.samples import Sample
@@ -177,8 +178,9 @@ class OpSpec:
         """The latest ONNX schema of the operator.
 
         Raises:
-            CompileError: OCC0104 the installed onnx release is older than the operator.
+            CompileError: OCC0104 the installed onnx release is older than the operator; OCC0409 it is refused.
         """
+        check_release()
         if not self.is_known:
             message = f"onnx {onnx.__version__} does not know `{self.name}`, which is younger"
             raise error("OCC0104", message, help="`pip install -U onnx`")

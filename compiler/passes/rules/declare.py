@@ -102,6 +102,10 @@ def traced(fn: Callable[..., Any], name: str = "") -> dict[str, Any]:
     Raises:
         CompileError: OCC0610 the rule is not well formed.
     """
+    if not callable(fn):
+        raise error(
+            "OCC0610", f"a rule is made of a function, not of {type(fn).__name__}", help="`name=` gives its name"
+        )
     origin, name = inspect.getsourcefile(fn) or "", name or getattr(fn, "__name__", "rule")
     params = list(inspect.signature(fn).parameters.values())[1:]
     variables = [Variable(p.name, optional=p.default is None) for p in params]

@@ -1,0 +1,52 @@
+"""What to say of options and arguments that other programs have and occ spells otherwise."""
+
+from __future__ import annotations
+
+import click
+
+_BATCH = "a batch is a dim: --dim NAME=4; `occ inspect MODEL` names the dims"
+_ROUNDS = "--rounds says how often each runtime is timed"
+_CODES = "`occ quantize` writes a model in 8 or 4 bits"
+_HALF = "`-C precision=bf16` rounds operands where a target can; `occ targets TARGET` lists the options of each"
+_DEVICE = "-t TARGET says what to compile for; `occ targets` lists them"
+# By the option that was typed: the parameter that a command must have for the remedy, or none, and the remedy.
+_OPTIONS = {
+    **dict.fromkeys(("--batch", "--batch-size", "--batch_size", "--bs"), ("dims", _BATCH)),
+    **dict.fromkeys(("--iterations", "--iters", "--warmup", "--repeat", "--runs", "--duration"), ("rounds", _ROUNDS)),
+    **dict.fromkeys(("--int8", "--int4", "--quantize", "--quantise"), ("", _CODES)),
+    **dict.fromkeys(("--fp16", "--bf16", "--half", "--precision"), ("given", _HALF)),
+    **dict.fromkeys(("--device", "--provider", "--ep", "--backend"), ("target", _DEVICE)),
+}
+# By the command: where an argument belongs that is one too many.
+_ARGUMENTS = {
+    "run": "arrays are given by --input [NAME=]FILE",
+    "bench": "arrays are given by --inputs FILE.npz, and other models in runs of their own",
+    "build": "the path to write to is given by -o; `occ warm` compiles several models",
+    "quantize": "the path to write to is given by -o, calibration data by --calibrate",
+    "report": "the path to write to is given by -o",
+    "dump": "the path to write to is given by -o",
+    "extract": "the path to write to is given by -o",
+    "reduce": "the path to write to is given by -o",
+    "generate": "texts are given by --prompt",
+    "embed": "texts are given by --text",
+    "inspect": "one MODEL is described at a time",
+    "check": "one MODEL is looked at at a time",
+}
+
+
+def with_hint(e: click.ClickException) -> click.ClickException:
+    """A usage error that says what to do instead, not which names look alike; others as they are."""
+    if not isinstance(e, click.UsageError) or not (hint := _hint(e)):
+        return e
+    return click.UsageError(f"{e.message.removesuffix('.')}; {hint}", e.ctx)
+
+
+def _hint(e: click.UsageError) -> str:
+    if e.ctx is None:
+        return ""
+    if isinstance(e, click.NoSuchOption):
+        wanted, remedy = _OPTIONS.get(e.option_name, ("", ""))
+        return remedy if not wanted or any(p.name == wanted for p in e.ctx.command.params) else ""
+    if e.message.startswith("Got unexpected extra argument"):
+        return _ARGUMENTS.get(e.ctx.command.name or "", "")
+    return ""

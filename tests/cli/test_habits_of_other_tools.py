@@ -1,0 +1,141 @@
+"""Options, arguments and calls as other tools have them: answered with how occ spells them."""
+
+from __future__ import annotations
+
+import tomllib
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from packaging.specifiers import SpecifierSet
+
+import occ
+from occ.compiler.diagnostics import CompileError
+from occ.compiler.ir.operator import onnx_release
+from occ.runtime.errors import RunError
+
+ROOT = Path(__file__).parents[2]
+X = np.zeros((3, 8), np.float32)
+
+
+@pytest.mark.parametrize(
+    ("args", "code", "hint"),
+    [
+        (["run", "m.onnx", "--batch", "4"], 2, "a batch is a dim: --dim NAME=4"),
+        (["quantize", "m.onnx", "-o", "q.onnx", "--batch", "4"], 2, "No such option '--batch'"),
+        (["bench", "m.onnx", "--warmup", "3"], 2, "--rounds says how often"),
+        (["build", "m.onnx", "--int8"], 2, "`occ quantize` writes"),
+        (["run", "m.onnx", "--fp16"], 2, "-C precision=bf16"),
+        (["run", "m.onnx", "--device", "cpu"], 2, "-t TARGET says"),
+        (["run", "m.onnx", "x.npy"], 2, "--input [NAME=]FILE"),
+        (["build", "m.onnx", "m2.onnx"], 2, "is given by -o"),
+        (["embed", "m.onnx", "hello"], 2, "texts are given by --text"),
+        (["build", "m.onnx", "-t", "cuda"], 2, "not for GPUs"),
+        (["build", "m.onnx", "-t", "interp", "--emit", "static"], 2, "`-t cpu` and `-t cpu-jit` would have"),
+        (["build", "m.onnx", "-t", "cpu-jit", "--emit", "air"], 2, "an Ascend target would have"),
+        (["build", "m.onnx", "-t", "interp", "-o", "y.onnx"], 1, "name it `y.occ`"),
+        (["build", "m.onnx", "-t", "interp", "-o", "y.so"], 2, "add --emit shared, or write `y.occ`"),
+        (["build", "m.onnx", "-t", "interp", "-o", "/proc/y.occ"], 1, "cannot write `/proc/y.occ`"),
+    ],
+)
+def test_a_habit_of_another_tool_is_answered(args, code, hint, model, occ_cli):
+    ran = occ_cli(*args)
+    assert ran.code == code, ran.err
+    assert hint in " ".join(ran.err.split())
+    assert {p.name for p in Path().iterdir()} == {"m.onnx", "x.npy", "all.npz"}, "nothing is written"
+
+
+def test_an_artifact_is_not_quantised(model, occ_cli):
+    assert occ_cli("build", model, "-t", "interp", "-o", "m.occ").code == 0
+    ran = occ_cli("quantize", "m.occ", "-o", "q.onnx")
+    assert ran.code == 2
+    assert "quantise the .onnx file that it was built from" in " ".join(ran.err.split())
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"dims": "n=4"}, "dims is 'n=4', not a dict"),
+        ({"dims": {"n": 4.5}}, "dims of `n` is 4.5, not a whole number"),
+        ({"shapes": [(3, 8)]}, "shapes is .*, not a dict"),
+        ({"shapes": {"x": "3,8"}}, "shapes of `x` is '3,8', not a sequence of extents"),
+        ({"shapes": {"x": 3}}, "shapes of `x` is 3, not a sequence"),
+        ({"shapes": {"x": (3.0, 8)}}, "extents are not all whole numbers"),
+        ({"options": ["optimize=2"]}, "options is .*, not a dict"),
+    ],
+)
+def test_sizes_and_options_of_another_kind_are_refused(given, told, model):
+    with pytest.raises(CompileError, match=told):
+        occ.compile(model, "interp", **given)
+
+
+def test_numbers_of_numpy_are_sizes(model):
+    shapes = {"x": np.array([3, 8])}
+    assert occ.compile(model, "interp", shapes=shapes).inputs[0].shape == (3, 8)
+    assert occ.compile(model, "interp", dims={"n": np.int32(3)}).inputs[0].shape == (3, 8)
+
+
+def test_one_name_stands_for_a_list_of_one(model):
+    assert [o.name for o in occ.compile(model, "interp", outputs="h").outputs] == ["y", "h"]
+    assert [o.name for o in occ.extract(model, end="h").graph.output] == ["h"]
+    with pytest.raises(ValueError, match="not 'tensorrt'"):
+        occ.bench(model, "interp", against="tensorrt")
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_calls_of_onnxruntime_are_answered(target, model):
+    session = occ.compile(model, target)
+    for first in (None, ["y"]):
+        with pytest.raises(RunError, match=r"by name, not as .*\n.*`m.run\(\{'x': x\}\)`"):
+            session.run(first, {"x": X})
+
+
+def test_an_artifact_does_not_get_the_name_of_a_model_or_a_folder(model, tmp_path):
+    session = occ.compile(model, "interp")
+    for save in (session.save, lambda path: occ.build(model, "interp", path)):
+        with pytest.raises(RunError, match=r"name it `new.occ`"):
+            save(tmp_path / "new.onnx")
+    assert not (tmp_path / "new.onnx").exists()
+    with pytest.raises(IsADirectoryError, match="it is a folder"):
+        session.save(tmp_path)
+    with pytest.raises(CompileError, match=r"name it `r\.html`"):
+        occ.report(model, "r.pdf", "interp")
+
+
+def test_threads_are_a_number(model):
+    with pytest.raises(RunError, match="threads is 'two'"):
+        occ.compile(model, "interp", threads="two")
+
+
+@pytest.mark.parametrize("data", [X, [X], {"x": X}])
+def test_calibration_data_are_inputs_by_name(data, model, tmp_path):
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(RunError, match=r"calibration data (is|are) .*\n.*\[\{\"x\": array\}, ...\]"):
+        occ.quantize(model, tmp_path / "q.onnx", calibrate=data)
+
+
+def test_a_rule_is_made_of_a_function():
+    with pytest.raises(CompileError, match="of a function, not of str"):
+        occ.fusion("conv_relu")
+
+
+@pytest.mark.parametrize(
+    ("version", "told"),
+    [("1.20.0", "onnx 1.20.0 cannot be used: the types"), ("1.20.1", "cannot be used"), ("1.16.2", "it is too old")],
+)
+def test_a_release_of_onnx_that_cannot_be_used_is_refused_by_name(version, told, monkeypatch):
+    onnx_release.check_release.cache_clear()
+    monkeypatch.setattr(onnx, "__version__", version)
+    with pytest.raises(CompileError, match=rf"(?s)OCC0409.*{told}.*pip install -U 'onnx>=1.17,!=1.20.\*'"):
+        onnx_release.check_release()
+    monkeypatch.undo()
+    onnx_release.check_release()
+
+
+def test_what_is_refused_is_what_the_package_does_not_ask_for():
+    wanted = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    (asked,) = [SpecifierSet(d.removeprefix("onnx")) for d in wanted if d.startswith("onnx>")]
+    for minor in range(10, 30):
+        fine = (1, minor) >= onnx_release.LEAST and (1, minor) not in onnx_release.FAULTY
+        assert (f"1.{minor}.0" in asked) == fine, minor
