@@ -84,6 +84,22 @@ def test_a_few_of_many_by_blocks(
     check_top(session, least, k, axis, largest=largest)
 
 
+@pytest.mark.thinned
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("k", [4, 8, 9, 60])
+@pytest.mark.parametrize("axis", [0, 1])
+def test_a_few_of_an_unknown_number(target: str, k: int, axis: int) -> None:
+    """Fewer elements than blocks, as many, and many more; ties, the least of a type, and NaN."""
+    session = occ.compile(model("TopK", "float32", ("n", "m"), [k], axis=axis), target)
+    for n in (60, 255, 1025, 5000):
+        shape = (n, 2) if axis == 0 else (2, n)
+        x = values("float32", *shape)
+        check_top(session, x, k, axis, largest=1)
+        check_top(session, np.full(shape, -np.inf, np.float32), k, axis, largest=1)
+        x.reshape(-1)[::7] = np.nan
+        check_top(session, x, k, axis, largest=1)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 def test_top_of_a_long_axis_in_the_middle(target: str) -> None:
     session = occ.compile(model("TopK", "float32", (2, 700, 3), [300], axis=1, largest=0), target)

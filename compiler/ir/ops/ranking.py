@@ -7,7 +7,7 @@ from collections.abc import Callable
 from math import isqrt
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dim import Dim, lower, upper
+from occ.compiler.ir.dim import Dim, ceildiv, lower, maximum, upper
 from occ.compiler.ir.dtype import F32, F64, I32, I64, U32, U64, DType
 from occ.compiler.ir.operator.ranks import same
 from occ.compiler.ir.operator.spec import op
@@ -20,6 +20,11 @@ from occ.compiler.ir.te.function import Builder, Tensor
 _FEW = 256  # elements ranked directly: each is compared with each
 _SHORTEST = 4  # elements of a block, whose maximum is compared first
 _DIGIT = 4  # bits of a key decided at a time
+_ONE_BY_ONE = 8  # elements found one after another, each by a pass over all blocks
+_LAST = (1 << 32) - 1  # position that fits in 32 bits
+_LANES = 8  # elements of 64 bits in a vector
+_BLOCKS = 256  # for an unknown number of elements
+_LONGEST = 1024  # elements of `k` blocks, for an unknown number of elements
 
 
 @op("TopK", static=("K",), rank=same)
@@ -29,6 +34,7 @@ class TopK:
     Elements have unsigned keys in the same order. The key of the k-th element is found four bits at a time, by counting
     the elements at or above each of 16 keys. Those above it, and as many of its equals as needed, are then ranked. With
     many elements, only a few are examined: each of the k is in one of the k blocks with the largest maxima.
+    Up to eight elements of at most 32 bits are found one after another, each the largest below the previous one.
     """
 
     def body(t, x, k_of, *, a):
@@ -42,6 +48,10 @@ class TopK:
             raise Invalid(f"`TopK` of {k} elements along an axis of {n}")
         if lower(n - k) < 0 or lower(k) < 0:
             t.check([], lambda: (wrap(k) >= 0) & (wrap(k) <= wrap(n)), "`TopK` takes more elements than there are")
+        if isinstance(k, int) and 0 < k <= _ONE_BY_ONE and x.dtype.bits <= 32 and lower(n) <= _LAST:
+            if upper(n) > _LAST:
+                t.check([], lambda: wrap(n) <= _LAST, "`TopK` looks at no more than 2**32 - 1 elements")
+            return _one_by_one(t, x, axis, k, largest=bool(a.largest))
         keys = _keys(t, x, largest=bool(a.largest))
         positions = _candidates(t, keys, axis, k)
         chosen = t.map(positions.shape, lambda *i: keys[_put(i, axis, positions[i])], name="chosen")
@@ -57,13 +67,14 @@ def _put(i: tuple[Expr, ...], axis: int, position: Expr) -> tuple[Expr, ...]:
 
 def _keys(t: Builder, x: Tensor, *, largest: bool) -> Tensor:
     """Unsigned integers that sort like the elements; equal elements, and all NaNs, have equal ones."""
+    return t.map(x.shape, lambda *i: _key(x[i], largest=largest), name="keys")
+
+
+def _key(x: Expr, *, largest: bool) -> Expr:
+    """An unsigned integer that sorts like the element; equal elements, and all NaNs, have equal ones."""
     unsigned = U64 if x.dtype.bits == 64 else U32
-
-    def key(*i: Expr) -> Expr:
-        made = _of_float(x[i], unsigned) if x.dtype.is_float else _of_integer(x[i], unsigned)
-        return made if largest else call("not", made)
-
-    return t.map(x.shape, key, name="keys")
+    made = _of_float(x, unsigned) if x.dtype.is_float else _of_integer(x, unsigned)
+    return made if largest else call("not", made)
 
 
 def _of_integer(x: Expr, unsigned: DType) -> Expr:
@@ -93,8 +104,10 @@ def _candidates(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
 def _greatest(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
     """Positions of exactly the `k` largest elements, in their original order."""
     n = keys.shape[axis]
-    if isinstance(n, int) and isinstance(k, int) and k > 0 and (length := isqrt(n // k)) >= _SHORTEST:
-        return _from_blocks(t, keys, axis, k, length)
+    if isinstance(k, int) and k > 0:
+        length, shortest = (isqrt(n // k), _SHORTEST) if isinstance(n, int) else (_LONGEST // k, 3 * _SHORTEST)
+        if length >= shortest:
+            return _from_blocks(t, keys, axis, k, length)
     return _chosen(t, keys, axis, k)
 
 
@@ -103,20 +116,19 @@ def _from_blocks(t: Builder, keys: Tensor, axis: int, k: int, length: int) -> Te
 
     An element of any other block is preceded by `k` elements: the maxima of these blocks. For the top 50 of 128,000
     elements, 2,560 block maxima and then 2,500 elements are examined. Positions past the end have the lowest key, and
-    come last.
+    come last. There are at least `k` blocks; with a symbolic number of elements, some may lie past the end.
     """
     n = keys.shape[axis]
-    assert isinstance(n, int)
-    count = -(-n // length)
+    count = ceildiv(n, length) if isinstance(n, int) else maximum(ceildiv(n, length), k)
     least = literal(0, keys.dtype)
 
     def element(at: Expr, i: tuple[Expr, ...]) -> Expr:
         inside = keys[_put(i, axis, minimum(at, wrap(n - 1)))]
-        return where(at < wrap(n), inside, least) if count * length != n else inside
+        return inside if count * length == n else where(at < wrap(n), inside, least)
 
     shape = (*keys.shape[:axis], count, *keys.shape[axis + 1 :])
     tops = t.reduce("max", shape, [length], lambda *i: element(i[axis] * length + i[-1], i[:-1]), name="tops")
-    blocks = _greatest(t, tops, axis, k)
+    blocks = (_greatest if isinstance(n, int) else _chosen)(t, tops, axis, k)
     among = blocks.shape[axis] * length
     shape = (*keys.shape[:axis], among, *keys.shape[axis + 1 :])
 
@@ -153,6 +165,74 @@ def _chosen(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
         return where(taken, at, wrap(k))
 
     return _scattered(t, keys.shape, axis, k, keys.shape, place, lambda *u: u[axis])
+
+
+def _one_by_one(t: Builder, x: Tensor, axis: int, k: int, *, largest: bool) -> tuple[Tensor, Tensor]:
+    """Values and positions of the `k` largest elements, each found as the largest one below the previous one.
+
+    A key and the complement of a position form one number. No two are equal, and of equal keys the first is largest.
+    Element `j` is in block `j % blocks`, so the maxima of all blocks are computed a vector at a time. The k elements
+    are in the k blocks with the largest maxima. Past the end there are zeros, smaller than any element.
+    """
+    n = x.shape[axis]
+    blocks = _LANES * ceildiv(max(isqrt(n * k), k), _LANES) if isinstance(n, int) else _BLOCKS
+    length = ceildiv(n, blocks)
+
+    def resized(extent: Dim) -> tuple[Dim, ...]:
+        return (*x.shape[:axis], extent, *x.shape[axis + 1 :])
+
+    def numbered(*i: Expr) -> Expr:
+        at = i[axis]
+        key = _key(x[_put(i, axis, minimum(at, wrap(n - 1)))], largest=largest)
+        number = binary("or", binary("shl", cast(U64, key), literal(32, U64)), cast(U64, wrap(_LAST) - at))
+        return where(at < wrap(n), number, literal(0, U64))
+
+    def position(number: Expr) -> Expr:
+        return wrap(_LAST) - cast(I64, binary("and", number, literal(_LAST, U64)))
+
+    numbers = t.map(resized(length * blocks), numbered, name="numbers")
+
+    def in_block(*i: Expr) -> Expr:
+        return numbers[_put(i[:-1], axis, i[axis] + i[-1] * blocks)]
+
+    tops = t.reduce("max", resized(blocks), [length], in_block, name="tops")
+    chosen = _joined(t, _descending(t, tops, axis, k), axis)
+
+    def among(*i: Expr) -> Expr:
+        top = chosen[_put(i, axis, i[axis] % k)]
+        return numbers[_put(i, axis, position(top) % blocks + i[axis] // k * blocks)]
+
+    found = _joined(t, _descending(t, t.map(resized(length * k), among, name="among"), axis, k), axis)
+    indices = t.map(resized(k), lambda *i: position(found[i]), name="indices")
+    return t.map(resized(k), lambda *i: x[_put(i, axis, indices[i])], name="values"), indices
+
+
+def _descending(t: Builder, numbers: Tensor, axis: int, k: int) -> list[Tensor]:
+    """The `k` largest of distinct numbers along an axis, largest first."""
+    shape, extent = (*numbers.shape[:axis], *numbers.shape[axis + 1 :]), [numbers.shape[axis]]
+    found: list[Tensor] = []
+    for _ in range(k):
+
+        def below(*i: Expr, last: Tensor | None = found[-1] if found else None) -> Expr:
+            number = numbers[_at(i, axis)]
+            return number if last is None else where(number < last[i[:-1]], number, literal(0, U64))
+
+        found.append(t.reduce("max", shape, extent, below, name="greatest"))
+    return found
+
+
+def _joined(t: Builder, parts: list[Tensor], axis: int) -> Tensor:
+    """The parts stacked along a new axis."""
+    shape = parts[0].shape
+
+    def element(*i: Expr) -> Expr:
+        outer = (*i[:axis], *i[axis + 1 :])
+        value = parts[-1][outer]
+        for k in reversed(range(len(parts) - 1)):
+            value = where(equal(i[axis], k), parts[k][outer], value)
+        return value
+
+    return t.map((*shape[:axis], len(parts), *shape[axis:]), element, name="joined")
 
 
 def _at(i: tuple[Expr, ...], axis: int) -> tuple[Expr, ...]:

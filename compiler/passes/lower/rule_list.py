@@ -38,15 +38,16 @@ NORMALISERS = tuple(
         (separate_reductions, split_argmax, pack_rhs, separable_windows, rfactor, widen_f16, clamp_attention),
     )
 )
-# Rules for whole functions first: methods, and stages over the same rows. The last one always applies.
+# Rules for whole functions first: methods. The last one always applies.
 RULES = (
     *(
         ScheduleRule.of(r, whole=True)
-        for r in (block_product, decode_attention, winograd, strassen, attention, deform_conv, fused_rows)
+        for r in (block_product, decode_attention, winograd, strassen, attention, deform_conv)
     ),
     *map(
         ScheduleRule.of,
         (
+            fused_rows,
             sequential_folds,
             depthwise_planes,
             packed_contraction,

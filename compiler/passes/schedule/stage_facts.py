@@ -38,6 +38,11 @@ class Part(TeFunc):
 
     whole: TeFunc | None = None
 
+    @property
+    def is_intermediate(self) -> bool:
+        """Whether the function goes on after it."""
+        return self.whole is not None and len(self.stages) < len(self.whole.stages)
+
     @classmethod
     def of(cls, whole: TeFunc, last: AnyStage) -> Part:
         """The prefix that ends with a stage."""

@@ -16,6 +16,7 @@ from occ.compiler.passes.schedule.rules.elementwise import vectorise
 from occ.compiler.passes.schedule.rules.sequential_folds import is_fold
 from occ.compiler.passes.schedule.rules.window import window_loops
 from occ.compiler.passes.schedule.stage_facts import (
+    Part,
     ScheduleFacts,
     contraction,
     element_bits,
@@ -32,6 +33,8 @@ def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     s = facts.root
     if not isinstance(s, TeStage) or len(facts.f.results) != 1:
         return Declined("it has several results, or writes at computed positions")
+    if isinstance(f, Part) and f.is_intermediate and isinstance(s.expr, Reduce):
+        return Declined("it is a reduction alone, which later stages read")
     others = [
         r
         for r in facts.f.stages
