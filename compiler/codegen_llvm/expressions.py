@@ -21,8 +21,9 @@ from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.ir.te.index import axis_of, is_axis, to_dim, within
 from occ.compiler.ir.te.walks import children
 from occ.compiler.native_entry.builder import Builder
-from occ.compiler.native_entry.types import I1, I32, I64, PTR
+from occ.compiler.native_entry.types import FLOAT, I1, I32, I64, PTR
 
+_FLOAT_SIZE = 4
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
 
 
@@ -297,7 +298,21 @@ class Expressions:
             loaded = self.o.call(
                 f"llvm.masked.load.{mangled(kind)}.p0", kind, [pointer, I32(e.dtype.itemsize), mask, zero]
             )
+            loaded = self._kept_apart(loaded, env.width * e.dtype.itemsize)
         return self.o.from_memory(loaded, e.dtype)
+
+    def _kept_apart(self, loaded: Any, size: int) -> Any:
+        """Lanes of `size` bytes whose masked load LLVM may not fold into an operation under the same mask.
+
+        LLVM 22 folds such loads for AVX-512, also into operations of which each lane reads others
+        (llvm/llvm-project, pull request 178411), and unfolds them without the mask: they read past the end of
+        a tensor. Other processors have no such fold.
+        """
+        if not self.fn.module.triple.startswith("x86_64") or size % _FLOAT_SIZE:
+            return loaded
+        kind = ir.VectorType(FLOAT, size // _FLOAT_SIZE)
+        fenced = self.o.call(f"llvm.arithmetic.fence.{mangled(kind)}", kind, [self.b.bitcast(loaded, kind)])
+        return self.b.bitcast(fenced, loaded.type)
 
     def _gather(self, e: Load, offsets: Any, env: Env) -> Any:
         """Lanes gathered from anywhere; masked lanes read element 0 instead, which every buffer has."""

@@ -235,6 +235,7 @@ class _Box:
         for a, step in zip(index, source.strides, strict=True):
             for n, c in a.coeffs.items():
                 strides[n] += c * step
+        strides |= {n: 0 for n, r in self.ranges.items() if len(r) == 1}  # never taken, and of any size
         used = {n for a in index for n, c in a.coeffs.items() if c}
         shape = [len(r) if n in used else 1 for n, r in self.ranges.items()]
         origin = source[tuple(slice(s, None) for s in start)]

@@ -104,7 +104,7 @@ class Sizes:
         The size that such a division would yield is never used, and is arbitrary.
         """
         zero, opposite = I64(0), None
-        if not isinstance(b, ir.Constant) or b.constant in (0, -1):
+        if not isinstance(b, ir.Constant) or b.constant % 2**64 in (0, 2**64 - 1):
             opposite = self.b.icmp_signed("==", b, I64(-1))
             b = self.b.select(self.b.or_(opposite, self.b.icmp_signed("==", b, zero)), I64(1), b)
         quotient = self.b.sdiv(a, b)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from collections.abc import Callable
 from fractions import Fraction
@@ -123,3 +124,10 @@ def test_floats_that_files_mean(given: float, exact: str) -> None:
 @given(st.floats(width=32, allow_nan=False, allow_infinity=False))
 def test_what_is_meant_is_rounded_to_what_is_given(number: float) -> None:
     assert np.float32(float(shortest_fraction(number))) == np.float32(number)
+
+
+def test_quotients_become_one_while_their_divisor_has_64_bits() -> None:
+    n = SYMBOLS["N"]
+    assert str((n // 8 + 1) // 4) == str((n + 8) // 32)
+    divisors = [int(d) for d in re.findall(r"//(\d+)", str(dim.ceildiv(dim.ceildiv(symbol("K"), 2**62), 8192)))]
+    assert divisors == [2**62, 8192]

@@ -21,6 +21,8 @@ from occ.compiler.ir.dim.polynomial import (
     whole_of,
 )
 
+_LARGEST = 2**63 - 1  # that quotients are divided by once they are one: native code counts in 64 bits
+
 
 def divided_monomial(a: Monomial, b: Monomial) -> Monomial | None:
     """The monomial that multiplied by `b` yields `a`, or None."""
@@ -133,7 +135,7 @@ def _divide_by_constant(a: Dim, b: int) -> Dim:
         ((((atom, _),), _),) = variable.terms
         if isinstance(atom, Func) and atom.name == "floordiv":
             x, inner_divisor = atom.args
-            if isinstance(inner_divisor, int) and inner_divisor > 0:
+            if isinstance(inner_divisor, int) and 0 < inner_divisor <= _LARGEST // b:
                 return outer + floordiv(x + const * inner_divisor, inner_divisor * b)
     return outer + monomial((Func("floordiv", (inner, b)), 1))
 
@@ -149,7 +151,11 @@ def of_quotient(atom: Func, known: Func, value: Dim) -> Dim | None:
         return None
     # (x + first)//by == (scale*x + scale*first + more)//(scale*by)
     more = (least - scale * first) % step
-    return None if more >= scale else floordiv(value + (scale * first + more - least) // step, scale * by // step)
+    return (
+        None
+        if more >= scale or scale * by > _LARGEST
+        else floordiv(value + (scale * first + more - least) // step, scale * by // step)
+    )
 
 
 def _joined(d: Dim) -> Dim:

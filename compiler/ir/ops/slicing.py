@@ -22,6 +22,8 @@ from occ.compiler.ir.te.expr import Expr, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.te.roles import PAD
 
+_LONGEST = 1 << 40  # no axis has as many elements; sums of this and extents have 64 bits
+
 
 def split_sizes(total: Dim, sizes: Tensor | None, a: SimpleNamespace) -> tuple[Dim, ...]:
     """Extents of the outputs of a Split.
@@ -61,17 +63,17 @@ def slice_axis(size: Dim, start: Dim, end: Dim, step: int) -> tuple[Dim, Dim]:
 
     def place(v: Dim, lo: Dim, hi: Dim) -> Dim:
         if isinstance(v, int) and abs(v) >= big:
-            return hi if v > 0 else lo
+            return hi if v > 0 else dim.minimum(lo, hi)
         if isinstance(v, int) and v < 0:
             v = v + size
         elif dim.upper(v) < 0:
             v = size + v
-        return dim.minimum(dim.maximum(v, lo), hi)
+        return hi if v == hi else dim.minimum(dim.maximum(v, lo), hi)
 
     if step > 0:
         first, last = place(start, 0, size), place(end, 0, size)
         return first, dim.maximum(ceildiv(last - first, step), 0)
-    first, last = place(start, -1, size - 1), place(end, -1, size - 1)
+    first, last = place(start, 0, size - 1), place(end, -1, size - 1)
     return first, dim.maximum(ceildiv(first - last, -step), 0)
 
 
@@ -88,7 +90,8 @@ class Slice:
             raise Invalid("`Slice`: a step is 0")
         shape, first = list(data.shape), [0] * data.rank
         stride = [1] * data.rank
-        for axis, b, e, s in zip(on, begin, end, by, strict=True):
+        for axis, b, e, step in zip(on, begin, end, by, strict=True):
+            s = min(max(step, -_LONGEST), _LONGEST)
             first[axis], shape[axis] = slice_axis(data.shape[axis], b, e, s)
             stride[axis] = s
         return t.map(

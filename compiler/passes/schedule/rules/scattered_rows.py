@@ -33,7 +33,11 @@ def scattered_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         return facts.scheduled(start.directives) if start.directives else Declined("it writes no rows")
     update = StageSchedule(s, update=1)
     (row,) = (x for x in update.reduced if str(x) == rows[0])
+    # One index has no loop: it is written as its only position.
+    others = [x for a, x in zip(s.over, update.reduced, strict=True) if x is not row and a.extent != 1]
     # A row that is shifted inwards would update some elements twice.
     tail = "GuardWithIf" if tail == "ShiftInwards" else tail
-    update.reorder(row, *(x for x in reversed(update.reduced) if x is not row)).vectorize(row, lanes, tail)
+    if others:
+        update.reorder(row, *reversed(others))
+    update.vectorize(row, lanes, tail)
     return facts.scheduled([*start.directives, *update.directives])
