@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from occ.arguments import checked_dims, checked_mapping, checked_shapes, names_of
+from occ.arguments import checked_dims, checked_mapping, checked_plans, checked_shapes, names_of
 from occ.background import check_buildable
 from occ.compiler.diagnostics import error
 from occ.compiler.driver.compilation import Compilation
@@ -45,13 +45,14 @@ def settings_of(
         CompileError: OCC0205 a size is none, or bounds of a dim; OCC0603 an argument is of another kind.
     """
     sizes = checked_dims(dims)
+    more |= {"rules": names_of(more.get("rules", ()))}
     fixed = {n: d for n, d in sizes.items() if not isinstance(d, str)}
     try:
         bounds = {n: Bounds.read(d) for n, d in sizes.items() if isinstance(d, str)}
     except ValueError as e:
         raise error("OCC0205", f"dims: {e}") from None
     overrides = Overrides(checked_shapes(shapes), fixed, names_of(outputs), bounds)
-    special = [_with(overrides, sizes) for sizes in specialise]
+    special = [_with(overrides, sizes) for sizes in checked_plans(specialise)]
     return Settings(
         target, overrides, {k: str(v) for k, v in checked_mapping("options", options).items()}, special=special, **more
     )

@@ -44,10 +44,28 @@ def _dim(name: str, given: Any) -> int | str:
     if isinstance(given, str):
         return given
     try:
-        return index(given)
+        value = index(given)
+        if value < 0:
+            raise TypeError
+        return value
     except TypeError:
         help_ = f'dims={{{name!r}: 4}}, or bounds such as "32..1280:32"'
-        raise error("OCC0205", f"dims of `{name}` is {_shown(given)}, not a whole number", help=help_) from None
+        raise error(
+            "OCC0205", f"dims of `{name}` is {_shown(given)}, not a whole number from 0 on", help=help_
+        ) from None
+
+
+def checked_plans(given: Any) -> list[Mapping[str, Any]]:
+    """Sizes for each of several plans.
+
+    Raises:
+        CompileError: OCC0603 they are something else.
+    """
+    plans = [given] if isinstance(given, Mapping) else list(given)
+    if wrong := [p for p in plans if not isinstance(p, Mapping)]:
+        help_ = 'specialise=[{"x": (1, 3, 320, 320)}, {"batch": 8}]'
+        raise error("OCC0603", f"specialise has {_shown(wrong[0])}, not a dict of sizes", help=help_)
+    return plans
 
 
 def checked_shapes(given: Mapping[str, Any] | None) -> dict[str, Sequence[int | str]]:

@@ -157,6 +157,8 @@ def compare(
     """
     made = Comparison(session.threads, inputs=[_shown(n, x) for n, x in inputs.items()])
     ours = session.run(inputs)
+    if rounds < 1:
+        raise ValueError(f"rounds is {rounds}; it takes at least 1")
     runners: dict[str, Runner] = {"occ": lambda: session.run(inputs)}
     for name in peers:
         try:

@@ -28,10 +28,13 @@ class RunQueue:
         callback: called with the outputs of each run and the `data` of its `submit`, in the thread of the run.
 
     Raises:
-        RunError: OCC0501 the size is not positive.
+        RunError: OCC0501 the size is not positive, or there is no session.
     """
 
     def __init__(self, session: Session, size: int = 4) -> None:
+        if not hasattr(session, "run"):
+            what = f"a queue runs a session, not {type(session).__name__}"
+            raise RunError("OCC0501", what, "`occ.load(path)` and `occ.compile(model)` give one")
         if size < 1:
             raise RunError("OCC0501", f"the size of a queue is {size}", "it must be 1 or above")
         self.session, self.size = session, size

@@ -180,6 +180,9 @@ class Session:
     ) -> tuple[list[Any], dict[str, int], list[Any]]:
         """Inputs as arrays, the values of the symbolic dims, and an array or None for each output."""
         arrays = self._signature.arrays(inputs, resident=self.engine.resident)
+        if not isinstance(outputs, Mapping):
+            what = f"outputs are arrays to write into, by name, not {type(outputs).__name__}"
+            raise RunError("OCC0501", what, "leave `outputs` out: a run gives all of them, by name")
         signature, env = self._bound(arrays)
         return arrays, env, self._given(outputs, env, signature)
 

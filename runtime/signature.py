@@ -164,6 +164,9 @@ class Signature:
         if array.dtype != dtype and isinstance(value, (str, bytes, os.PathLike)):
             what = f"the input `{info.name}` is a text or a path, the model takes an array of {dtype}"
             raise RunError("OCC0501", what, "read a file of an array first: `numpy.load(path)`")
+        if array.dtype.kind == "O" != dtype.kind:
+            what = "None" if value is None else "no array of numbers"
+            raise RunError("OCC0501", f"the input `{info.name}` is {what}, the model takes {dtype}")
         if array.dtype != dtype:
             raise RunError(
                 "OCC0501",

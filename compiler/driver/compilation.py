@@ -359,6 +359,9 @@ class Compilation:
             return self.target.generate(self, m)
         except (CompileError, RunError, OSError, MemoryError):
             raise
+        except ModuleNotFoundError as e:
+            what = f"the code generator of `{self.target.name}` needs the library `{e.name}`, which is not installed"
+            raise error("OCC0409", what, help=f"`pip install {e.name}`; `-t interp` needs none") from e
         except Exception as e:
             path = write_reproducer(m, ["build", "-t", self.target.name])
             notes = [f"{type(e).__name__}: {e}"[:400], f"reproducer: {path}"]

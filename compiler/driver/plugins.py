@@ -67,7 +67,12 @@ class Extensions:
             case str() | os.PathLike():
                 path = Path(os.fspath(item))
                 self.files.append(str(path.resolve()))
-                self.add(load_file(path), str(path))
+                found = load_file(path)
+                if not contents(found):
+                    raise error(
+                        "OCC0610", f"`{path}` defines no rule, pass or operator", help="see docs/guide-fusion.md"
+                    )
+                self.add(found, str(path))
             case ModuleType():
                 for part in contents(item):
                     self.add(part, origin)

@@ -44,6 +44,8 @@ def get_target(name: str) -> Target:
     Raises:
         CompileError: OCC0303 there is none; OCC0610 a package has it, and it cannot be used.
     """
+    if not isinstance(name, str):
+        raise error("OCC0303", f"a target is named by a text, not by {type(name).__name__}", help="such as `cpu`")
     point = OWN.get(name) or installed(GROUP).get(name)
     if point is None:
         known = [*OWN, *installed(GROUP)]

@@ -16,6 +16,7 @@ from occ.analysis.onnx_graph import exposed, loaded, with_data
 from occ.analysis.oracles import PLAIN, Arrays, CannotCompare, oracle
 from occ.api import Shapes, settings_of
 from occ.compiler.compare import difference, gaps
+from occ.compiler.diagnostics import error
 from occ.compiler.driver.sessions import compile_model
 from occ.compiler.driver.source import is_text
 from occ.compiler.targets.default import DEFAULT
@@ -157,6 +158,9 @@ def diff(
         CompileError: the model cannot be compiled. RunError: it cannot be run.
         CannotCompare: the other runtime is missing, or does not take the model.
     """
+    if not isinstance(tolerance, (int, float, type(None))) or not isinstance(absolute, (int, float)):
+        text = f"tolerance is {tolerance!r}, absolute {absolute!r}: they are numbers"
+        raise error("OCC0603", text, help="0.01 is a hundredth of the largest value")
     chosen = node or ("" if every_node else None)
     settings = settings_of(target, shapes, None, options, rules=rules)
     given = Given(onnx, inputs, dict(dims or {}))

@@ -80,7 +80,11 @@ def _values(model: ModelProto, names: Sequence[str], *, end: bool) -> list[str]:
             found += nodes[0].output if end else [n for n in reads(nodes[0]) if n not in weights]
         else:
             every = {*known, *(n.name for n in model.graph.node)}
-            raise error("OCC0205", f"the model has no value or node `{name}`", help=closest(name, every))
+            raise error(
+                "OCC0205",
+                f"the model has no value or node `{name}`",
+                help=closest(name, every) or "`occ inspect --nodes` lists them",
+            )
     return [n for n in dict.fromkeys(found) if n]
 
 

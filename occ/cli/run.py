@@ -116,6 +116,8 @@ def _run(note: Note, model: str, target: str, flags: options.Flags, how: _Runnin
         raise click.UsageError(
             f"--simulate runs the device parts of an Ascend artifact; `{model}` is for `{manifest.target}`"
         )
+    if how.folder is not None and how.folder.exists() and not how.folder.is_dir():
+        raise click.UsageError(f"-o takes a folder for the outputs, and `{how.folder}` is a file")
     inputs = given_inputs(session, _named(how.single, session), how.npz, flags.sizes, how.seed)
     if how.random:
         report_sizes(session, flags.sizes)

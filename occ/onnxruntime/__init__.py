@@ -55,12 +55,12 @@ def register(
         The name for `providers=`.
 
     Raises:
-        ValueError: `build` is none of these.
+        ValueError: `build` is none of these. TypeError: `least` is no number.
         ImportError: onnxruntime is not installed, or is older than 1.23, for Ascend devices 1.24.
         CompileError: OCC0303 there is no such target; OCC0401 there is no C++ compiler, which builds the library on first use.
             OCC0603 an option is wrong. For Ascend devices, OCC0406 there is no AscendCL, OCC0407 no device, OCC0510 it is another chip.
     """
-    _check(target, build)
+    _check(target, build, least)
     name = get_ep_name(target)
     given = dict(options or {})
     if name == NAME:
@@ -74,7 +74,7 @@ def register(
     return name
 
 
-def _check(target: str, build: str) -> None:
+def _check(target: str, build: str, least: int) -> None:
     """Refuse what `register` cannot take."""
     from occ.compiler.targets.registry import get_target
     from occ.onnxruntime.background import WAYS
@@ -82,6 +82,8 @@ def _check(target: str, build: str) -> None:
     onnxruntime = onnxruntime_module()
     if build not in WAYS:
         raise ValueError(f"build is {build!r}; known are {', '.join(WAYS)}")
+    if not isinstance(least, (int, float)):
+        raise TypeError(f"least is {least!r}; it is a number of elements")
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")
     get_target(target)
@@ -166,7 +168,7 @@ def session_options(options: Any = None, **settings: Any) -> Any:
 
     name = _last[0] if _last else register()
     if name == NAME:
-        _check_settings(settings)
+        check_settings(settings)
     made = options or onnxruntime.SessionOptions()
     devices = [d for d in onnxruntime.get_ep_devices() if d.ep_name == name]
     if name == ASCEND:
@@ -182,7 +184,7 @@ def session_options(options: Any = None, **settings: Any) -> Any:
     return made
 
 
-def _check_settings(settings: Mapping[str, Any]) -> None:
+def check_settings(settings: Mapping[str, Any]) -> None:
     """Refuse what the library would pass over.
 
     Raises:

@@ -52,7 +52,10 @@ def samples_of(data: Data, graph: GraphProto) -> Samples:
     """
     ports = tuple(graph.input)
     if not isinstance(data, (str, os.PathLike)):
-        return Samples(ports, tuple(_of_arrays(data)))
+        places = list(_of_arrays(data))
+        if not places:
+            raise RunError("OCC0501", "there are no calibration data: the list of runs is empty")
+        return Samples(ports, tuple(places))
     path = Path(data)
     places = _of_folder(path) if path.is_dir() else [(str(path), (path,))]
     if not places:

@@ -219,6 +219,8 @@ class Entry(_Runner):
             return None
         given = None
         if outputs:
+            if not hasattr(outputs, "get"):
+                return None
             given = list(map(outputs.get, self._gives))
             if not self._takes_outputs(given, known, len(outputs)):
                 return None

@@ -151,6 +151,8 @@ def halide_kernel(source: str) -> HalideKernel:
         source: C++: operands are inputs and results outputs of their names, whose dimensions count from the innermost
             axis. It holds algorithm and schedule.
     """
+    if not isinstance(source, str):
+        raise _error(Invalid(f"the source of a kernel is a text, not {type(source).__name__}", code="OCC0615"), "")
     return HalideKernel(source.strip("\n"))
 
 
