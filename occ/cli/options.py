@@ -74,7 +74,13 @@ class _Oracle(click.Choice[str]):
     name = "oracle"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        return value if is_artifact(value) else super().convert(value, param, ctx)
+        if is_artifact(value):
+            return value
+        if "." in value or "/" in value:
+            self.fail(
+                f"`{value}` is no artifact" + ("" if Path(value).exists() else ": there is no such file"), param, ctx
+            )
+        return super().convert(value, param, ctx)
 
 
 def against(help_: str, *, artifacts: bool = False) -> Decorator:

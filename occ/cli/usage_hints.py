@@ -17,6 +17,8 @@ _OPTIONS = {
     **dict.fromkeys(("--fp16", "--bf16", "--half", "--precision"), ("given", _HALF)),
     **dict.fromkeys(("--device", "--provider", "--ep", "--backend"), ("target", _DEVICE)),
 }
+# By a command and the option that was typed.
+_OF_COMMANDS = {("warm", name): "the kernels are those of `-t cpu`" for name in ("-t", "--target")}
 # By the command: where an argument belongs that is one too many.
 _ARGUMENTS = {
     "run": "arrays are given by --input [NAME=]FILE",
@@ -45,6 +47,8 @@ def _hint(e: click.UsageError) -> str:
     if e.ctx is None:
         return ""
     if isinstance(e, click.NoSuchOption):
+        if own := _OF_COMMANDS.get((e.ctx.command.name or "", e.option_name)):
+            return own
         wanted, remedy = _OPTIONS.get(e.option_name, ("", ""))
         return remedy if not wanted or any(p.name == wanted for p in e.ctx.command.params) else ""
     if e.message.startswith("Got unexpected extra argument"):

@@ -32,6 +32,8 @@ X = np.zeros((3, 8), np.float32)
         (["run", "m.onnx", "x.npy"], 2, "--input [NAME=]FILE"),
         (["build", "m.onnx", "m2.onnx"], 2, "is given by -o"),
         (["embed", "m.onnx", "hello"], 2, "texts are given by --text"),
+        (["warm", "m.onnx", "-t", "interp"], 2, "the kernels are those of `-t cpu`"),
+        (["diff", "m.onnx", "--against", "old.occ"], 2, "`old.occ` is no artifact: there is no such file"),
         (["build", "m.onnx", "-t", "cuda"], 2, "not for GPUs"),
         (["build", "m.onnx", "-t", "interp", "--emit", "static"], 2, "`-t cpu` and `-t cpu-jit` would have"),
         (["build", "m.onnx", "-t", "cpu-jit", "--emit", "air"], 2, "an Ascend target would have"),
