@@ -1,8 +1,8 @@
 """Artifacts: a zip, or the same files in a folder.
 
 `manifest.json`, `weights.bin` (each weight aligned to 64 bytes; mapped, not read), `kernels/model.so`, and for people
-`src/` (the generated sources) and `ir/<stage>.occ`. An artifact for several machines has those after the first in
-`machines/NAME/`, with weights where theirs are not the same. Equal builds give equal bytes.
+`src/` (the generated sources) and `ir/<stage>.occ`. An artifact for several machines has further ones in
+`machines/NAME/`, including weights only if they differ. Equal builds produce equal bytes.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from occ.runtime.manifest import Manifest, WeightInfo
 from occ.runtime.mapped import in_huge_pages, release
 from occ.runtime.members import ALSO, LIBRARY, MANIFEST, WEIGHTS, Members, Nested, Within, is_plain, members_of, others
 
-_DATE = (1980, 1, 1, 0, 0, 0)  # the first that a zip can name
+_DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip
 _PADDING_ID = 0xD935  # extra field for alignment, as Android's zipalign writes it
 # Names of what models are read from: none of their readers would expect an artifact.
 _MODELS = {".onnx", ".ort", ".pt2", ".pb", ".gguf", ".safetensors"}
@@ -52,9 +52,9 @@ class Artifact:
     Attributes:
         manifest: signature, plan and facts.
         weights: constants in its order.
-        code: the shared library with the kernels, or nothing.
-        files: further members, by path; those of an artifact that was loaded are read when they are asked for.
-        variants: the same model for further machines, those of `manifest.also`.
+        code: the shared library with the kernels, or empty.
+        files: further members, by path; those of a loaded artifact are read on demand.
+        variants: the same model for further machines, those in `manifest.also`.
     """
 
     manifest: Manifest
@@ -64,7 +64,7 @@ class Artifact:
     variants: Sequence[Artifact] = ()
 
     def cpu_subgraph(self, name: str) -> Artifact:
-        """The artifact of a CPU subgraph: a part that the CPU takes, in `cpu_subgraphs/NAME/`.
+        """The artifact of a CPU subgraph, in `cpu_subgraphs/NAME/`.
 
         Raises:
             RunError: OCC0502 it is missing or damaged.
@@ -74,7 +74,7 @@ class Artifact:
     # writing
 
     def members(self) -> dict[str, bytes]:
-        """All members, by path: what `save` writes."""
+        """All members, by path: the contents that `save` writes."""
         weights = {path: b"".join(map(bytes, a.weight_pieces())) for path, a in self._weight_files()}
         return {**dict(self._small_members()), **weights, MANIFEST: self._manifest_text().encode()}
 
@@ -83,7 +83,7 @@ class Artifact:
 
         Args:
             path: of the artifact.
-            folder: write a folder instead of a zip.
+            folder: whether to write a folder instead of a zip.
 
         Raises:
             OSError: the path cannot be written.
@@ -141,7 +141,7 @@ class Artifact:
     def _own_members(self) -> Iterator[tuple[str, bytes]]:
         if self.code:
             yield LIBRARY, self.code
-        yield from ((name, self.files[name]) for name in sorted(self.files))  # one at a time: they may not be in memory
+        yield from ((name, self.files[name]) for name in sorted(self.files))  # one by one: all may exceed the memory
 
     def _prefixed(self) -> list[tuple[str, Artifact]]:
         """The variants, each with the folder of its members."""
@@ -157,11 +157,11 @@ class Artifact:
         return _sha256(self.weight_pieces())
 
     def _write_weights(self, z: zipfile.ZipFile, member: str) -> None:
-        from concurrent.futures import ThreadPoolExecutor  # what only runs models does not need it
+        from concurrent.futures import ThreadPoolExecutor  # imported here, since running models does not need it
 
         size = sum(map(len, self.weight_pieces()))
         assert z.fp is not None
-        with ThreadPoolExecutor(1) as other:  # hashing takes as long as writing, and neither holds the interpreter
+        with ThreadPoolExecutor(1) as other:  # hashing takes as long as writing, and neither holds the GIL
             digest = other.submit(lambda: self._weights_digest)
             with z.open(_info(member, size, at=z.fp.tell()), "w", force_zip64=size >= 2**31 - 1) as f:
                 for piece in in_huge_pages(self.weight_pieces(), z.fp.tell()):
@@ -176,7 +176,7 @@ class Artifact:
                 yield memoryview(bytes(info.offset - end))
             yield np.ascontiguousarray(w).reshape(-1).view(np.uint8).data
             end = info.offset + info.nbytes
-            release([w])  # or writing would bring all weights into memory
+            release([w])  # otherwise writing would bring all weights into memory
 
     def _manifest_text(self) -> str:
         digests = {name: hashlib.sha256(data).hexdigest() for name, data in self._small_members()}
@@ -212,7 +212,7 @@ class Artifact:
             made.variants = [*made.variants, made._variant(members, machine, source)]
         if manifest.library:
             made._compare(LIBRARY, [code])
-        late = {p.beside for p in manifest.parts if not p.om}  # compiled in the folder of the artifact, after the build
+        late = {p.beside for p in manifest.parts if not p.om}  # compiled in the artifact's folder, after the build
         for name in made.files:
             if name not in late:
                 made._compare(name, members.pieces(name))
@@ -231,7 +231,7 @@ class Artifact:
         return made
 
     def verify(self) -> None:
-        """Compare the weights with their digest, which loading does not do, because it would read them all.
+        """Compare the weights with their digest; loading does not, because it would read them all.
 
         Raises:
             RunError: OCC0502 they have changed.
@@ -253,7 +253,7 @@ def _sha256(pieces: Iterable[bytes | memoryview]) -> str:
 
 
 def weight_infos(names: Sequence[str], sizes: Sequence[int]) -> list[WeightInfo]:
-    """Where weights are in the weights file: in order, aligned."""
+    """Offsets of weights in the weights file: in order, aligned."""
     infos: list[WeightInfo] = []
     end = 0
     for name, size in zip(names, sizes, strict=True):
@@ -264,7 +264,7 @@ def weight_infos(names: Sequence[str], sizes: Sequence[int]) -> list[WeightInfo]
 
 
 def _info(name: str, size: int = 0, at: int | None = None) -> zipfile.ZipInfo:
-    """A stored member; with `at`, the offset of its header, its data are aligned."""
+    """A stored member; with `at`, the offset of its header, its data is aligned."""
     info = zipfile.ZipInfo(name, _DATE)
     info.external_attr = 0o644 << 16
     info.create_system = 3
@@ -277,7 +277,7 @@ def _info(name: str, size: int = 0, at: int | None = None) -> zipfile.ZipInfo:
 
 
 def _replace_folder(made: Path, target: Path) -> None:
-    """Put a finished folder in place; an old artifact of that name goes away, any other folder is not touched."""
+    """Move a finished folder into place; an old artifact of that name is removed, any other folder is not touched."""
     if target.is_dir() and any(target.iterdir()):
         if not (target / MANIFEST).is_file():
             raise FileExistsError(17, "the folder exists and is not an artifact", str(target))

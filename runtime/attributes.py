@@ -24,11 +24,11 @@ def encode(value: Any) -> Any:
         case tuple() | list():
             return _encoded_items(value)
         case _:
-            return getattr(value, "name", None)  # an element type by its name; a type is for the compiler alone
+            return getattr(value, "name", None)  # an element type by name; only the compiler uses it as a type
 
 
 def _encoded_items(values: Sequence[Any]) -> Any:
-    """Items that are JSON data as they are, all at once: trees have millions of numbers."""
+    """Items that are JSON data already, all at once: trees have millions of numbers."""
     kinds = set(map(type, values))
     plain = kinds <= {int, str, bool} or (kinds == {float} and all(map(isfinite, values)))
     return {"list": list(values) if plain else [encode(v) for v in values]}

@@ -10,10 +10,10 @@ from occ.runtime.errors import RunError
 
 
 class Binding:
-    """A model bound to fixed arrays (`Session.bind`); a call runs it on their present contents.
+    """A model bound to fixed arrays (`Session.bind`); a call runs it on their current contents.
 
-    A call checks nothing and allocates nothing, so it costs about a microsecond besides the kernels. One thread at a time
-    may call it; each thread can have a binding of its own.
+    A call checks and allocates nothing, so it costs about a microsecond in addition to the kernels. Only one thread at
+    a time may call it; each thread can have a binding of its own.
 
     Attributes:
         outputs: the arrays that each run writes, by name, in the order of the model.
@@ -30,7 +30,7 @@ class Binding:
             `outputs`: the same arrays each time.
 
         Raises:
-            RunError: OCC0501 another thread is in a call; or a node met data that it cannot work on.
+            RunError: OCC0501 another thread is in a call; or a node cannot process its data.
         """
         if not self._lock.acquire(False):
             raise RunError("OCC0501", "another thread is in a run of this binding", "make a binding for each thread")

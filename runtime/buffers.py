@@ -1,4 +1,4 @@
-"""Memory of a run: one arena, shared by tensors that are not alive together."""
+"""Memory of a run: one arena, shared by tensors with disjoint lifetimes."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ ALIGNMENT = 64
 
 
 def assign_offsets(sizes: Sequence[int], live: Sequence[tuple[int, int]]) -> tuple[list[int], int]:
-    """Offsets such that tensors that are alive at the same step do not overlap: greedy by size, best fit.
+    """Offsets such that tensors alive at the same step do not overlap: greedy by size, best fit.
 
     Args:
         sizes: bytes of each tensor.
-        live: first and last step of each tensor, both included.
+        live: first and last step of each tensor, inclusive.
 
     Returns:
         The offsets, multiples of 64, and the size of the arena. The method is that of Pisarchyk and Lee,
@@ -45,7 +45,7 @@ def assign_offsets(sizes: Sequence[int], live: Sequence[tuple[int, int]]) -> tup
 
 
 class _Lives:
-    """Which of some tensors are alive together, at the cost of those that are: plans have tens of thousands.
+    """Queries which tensors are alive together, at a cost proportional to the answer: plans have tens of thousands.
 
     Args:
         live: first and last step of each tensor.
@@ -54,13 +54,13 @@ class _Lives:
     def __init__(self, live: Sequence[tuple[int, int]]) -> None:
         rank = {step: k for k, step in enumerate(sorted({step for ends in live for step in ends}))}
         self._live = [(rank[first], rank[last]) for first, last in live]
-        self._begin: list[list[int]] = [[] for _ in rank]  # those that begin at each step
+        self._begin: list[list[int]] = [[] for _ in rank]  # those that start at each step
         self._cover: list[list[int]] = [
             [] for _ in range(2 * len(rank))
         ]  # a segment tree: those that cover a node's steps
 
     def add(self, k: int) -> None:
-        """Put a tensor among those that are asked for."""
+        """Add a tensor to those that queries return."""
         first, last = self._live[k]
         self._begin[first].append(k)
         low, high = first + len(self._begin), last + len(self._begin) + 1
@@ -74,7 +74,7 @@ class _Lives:
             low, high = low // 2, high // 2
 
     def meeting(self, k: int) -> list[int]:
-        """Tensors that are alive at the same time as a given one."""
+        """Tensors whose lifetime overlaps that of a given one."""
         first, last = self._live[k]
         found = [other for step in range(first + 1, last + 1) for other in self._begin[step]]
         node = first + len(self._begin)
@@ -85,20 +85,20 @@ class _Lives:
 
 
 def raw_bytes(size: int, make: Callable[..., np.ndarray] = np.empty) -> np.ndarray:
-    """`size` bytes, u8[size], of which nothing is known, or what `make` puts there.
+    """`size` uninitialised bytes, u8[size], or what `make` puts there.
 
     Raises:
         RunError: OCC0505 there is no such memory.
     """
     try:
         return make(size, np.uint8)
-    except (MemoryError, ValueError, OverflowError):  # of a size that no address reaches, the latter two
+    except (MemoryError, ValueError, OverflowError):  # the latter two if the size exceeds the address space
         text = f"a run needs {size} bytes of memory at once, which cannot be allocated"
         raise RunError("OCC0505", text, "the shapes of the inputs and the sizes of the model decide it") from None
 
 
 def aligned_bytes(size: int) -> np.ndarray:
-    """`size` bytes, u8[size], at an address that is a multiple of 64; at least one vector is allocated after them.
+    """`size` bytes, u8[size], at a multiple of 64, with space for at least one vector after them.
 
     Raises:
         RunError: OCC0505 there is no such memory.
@@ -109,7 +109,7 @@ def aligned_bytes(size: int) -> np.ndarray:
 
 
 def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
-    """An array at an address that is a multiple of 64; its elements are whatever lay there.
+    """An uninitialised array at an address that is a multiple of 64.
 
     Raises:
         RunError: OCC0503 an extent is negative; OCC0505 there is no such memory.
@@ -122,7 +122,7 @@ def aligned(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
 
 
 def aligned_zeros(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
-    """Zeros at an address that is a multiple of 64, which take no memory before something else is written there.
+    """Zeros at an address that is a multiple of 64, which take no memory before something is written there.
 
     Raises:
         RunError: OCC0505 there is no such memory.

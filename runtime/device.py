@@ -22,14 +22,14 @@ _ON_DEVICE = ("upload", "device", "download", "wait", "sync")
 
 
 class DeviceRun(Protocol):
-    """One run on a device. Streams are numbered within the run; runs of several threads do not share any."""
+    """One run on a device. Streams are numbered within the run and not shared between runs."""
 
     def allocate(self, dtype: str, shape: Sequence[int]) -> Any:
-        """A tensor in device memory, until the run is closed."""
+        """A tensor in device memory, valid until the run is closed."""
         ...
 
     def adopt(self, resident: Resident) -> Any:
-        """The memory of the caller's tensor as a tensor of the run: nothing is copied.
+        """The caller's tensor as a tensor of the run, without a copy.
 
         Raises:
             RunError: it is on another device.
@@ -47,24 +47,24 @@ class DeviceRun(Protocol):
     def measure(
         self, part: Any, inputs: Sequence[Any], outputs: Sequence[Any], stream: int
     ) -> Sequence[tuple[int, ...]]:
-        """Execute a part whose results have extents that the data decide, and wait for it.
+        """Execute a part whose results have data-dependent extents, and wait for it.
 
         Args:
             part: the part.
             inputs: its operands.
-            outputs: memory for its results, of the extents that they have at most.
+            outputs: memory for its results, of the maximum extents.
             stream: where it runs.
 
         Returns:
             The extents of the results.
 
         Raises:
-            RunError: one does not fit its memory, or as `execute` and `sync`.
+            RunError: one exceeds its memory, or as `execute` and `sync`.
         """
         ...
 
     def beginning(self, tensor: Any, dtype: str, shape: tuple[int, ...]) -> Any:
-        """The first elements of a tensor, as one of that shape."""
+        """A prefix of a tensor, with the given shape."""
         ...
 
     def download(self, source: Any, target: np.ndarray, stream: int) -> None:
@@ -79,19 +79,19 @@ class DeviceRun(Protocol):
         """Wait for all streams.
 
         Raises:
-            RunError: something that was queued failed.
+            RunError: queued work failed.
         """
         ...
 
     def close(self) -> None:
-        """Give the memory of the run back, after what is still queued has come to an end."""
+        """Release the run's memory, after waiting for its queued work."""
         ...
 
 
 class Accelerator(Protocol):
     """The interface of devices.
 
-    Tensors and loaded parts are its own objects; the engine only passes them on.
+    Tensors and loaded parts are its own objects, opaque to the engine.
     """
 
     def load(self, part: DevicePart, files: Mapping[str, bytes]) -> Any:
@@ -99,7 +99,7 @@ class Accelerator(Protocol):
         ...
 
     def begin(self) -> DeviceRun:
-        """Start a run; may be called from many threads."""
+        """Start a run; thread-safe."""
         ...
 
     def close(self) -> None:
@@ -115,7 +115,7 @@ class DeviceEngine:
         weights: constants that the plan copies.
         files: members of the artifact.
         device: where the parts run; closed with the engine, or when a part does not load.
-        cpu_subgraphs: engines of the CPU subgraphs, by name; each takes and gives arrays by position.
+        cpu_subgraphs: engines of the CPU subgraphs, by name; arrays are passed by position.
     """
 
     resident = True
@@ -138,7 +138,7 @@ class DeviceEngine:
         """One run; see `occ.runtime.native.engine.NativeEngine.run`. Inputs and outputs may also be on the device.
 
         Raises:
-            RunError: OCC0501 the extents are none of the gears; or as the device says.
+            RunError: OCC0501 no gear has these extents; or raised by the device.
         """
         for part in self.manifest.parts:
             _check_gear(part, env)
@@ -150,14 +150,14 @@ class DeviceEngine:
             on_device.finish()
             results = run.finish()
         except BaseException:
-            with suppress(RunError):  # the error on its way is the one to tell
+            with suppress(RunError):  # the error in flight is the one to report
                 on_device.close()
             raise
         on_device.close()
         return results
 
     def close(self) -> None:
-        """Unload the parts and let go of the device.
+        """Unload the parts and release the device.
 
         Raises:
             RunError: the driver reports an error.
@@ -182,7 +182,7 @@ def _check_gear(part: DevicePart, env: Mapping[str, int]) -> None:
 
 
 class CpuSubgraph:
-    """A part that the CPU takes, as an engine: its sizes follow from the arrays that it gets."""
+    """A CPU subgraph as an engine: its sizes follow from its input arrays."""
 
     resident = False
 
@@ -197,7 +197,7 @@ class CpuSubgraph:
 class _Run:
     """The buffers of one run, by storage.
 
-    Outputs and storages of the kind `host` whose extents the data decide are there when the step that gives them has run.
+    Outputs and storages of kind `host` with data-dependent extents exist once the step that produces them has run.
     """
 
     def __init__(
@@ -209,7 +209,7 @@ class _Run:
         self.host: dict[int, np.ndarray] = {}
         self.resident: dict[int, Resident] = {}
         self.tensors: dict[int, Any] = {}
-        self.found: dict[int, tuple[int, ...]] = {}  # extents of device buffers that the data have decided
+        self.found: dict[int, tuple[int, ...]] = {}  # data-dependent extents of device buffers
         self.results = [self._result(k) if o is None else o for k, o in enumerate(outputs)]
         given = {"input": inputs, "output": self.results, "weight": engine._weights}
         for k, s in enumerate(self.plan.storages):
@@ -222,7 +222,7 @@ class _Run:
         self._bind_outputs()
 
     def _bind_outputs(self) -> None:
-        """Have parts write directly to outputs that the caller keeps on the device."""
+        """Make parts write directly to outputs that the caller keeps on the device."""
         uploaded = {self._storage(s.writes[0]) for s in self.plan.steps if s.kind == "upload"}
         for s in self.plan.steps:
             if s.kind == "download" and (bound := self.resident.get(self._storage(s.writes[0]))) is not None:
@@ -249,7 +249,7 @@ class _Run:
         return tuple(evaluate(e, self.env) for e in shape)
 
     def array(self, buffer: int) -> np.ndarray:
-        """A host buffer; of a tensor that the caller keeps on the device, a copy."""
+        """A host buffer; for a tensor that the caller keeps on the device, a copy."""
         b = self.plan.buffers[buffer]
         if b.storage in self.host and not self._is_known(buffer):
             return self.host[b.storage]
@@ -262,7 +262,7 @@ class _Run:
         return (flat.view(dtype) if flat.dtype != dtype else flat).reshape(shape)
 
     def _is_sized(self, buffer: int) -> bool:
-        """Whether a host buffer can be made before its step runs."""
+        """Whether a host buffer can be allocated before its step runs."""
         b = self.plan.buffers[buffer]
         kind = self.plan.storages[b.storage].kind
         return (
@@ -272,7 +272,7 @@ class _Run:
         )
 
     def _value(self, buffer: int) -> Any:
-        """A host buffer that a step reads, or what a step has given."""
+        """A host buffer that a step reads, or that a step has produced."""
         storage = self._storage(buffer)
         return self.array(buffer) if self._is_sized(buffer) else self.host[storage]
 
@@ -304,7 +304,7 @@ class _Run:
                 self._on_host(step)
 
     def _measure(self, step: Step, stream: int) -> None:
-        """Run a part whose results have extents that the data decide."""
+        """Run a part whose results have data-dependent extents."""
         outs: list[Any] = []
         for b, room in zip(step.writes, step.attrs["max_shapes"], strict=True):
             kind = self.plan.buffers[b].dtype
@@ -340,10 +340,10 @@ class _Run:
             self.device.download(source, self.array(step.writes[0]), stream)
 
     def _fit(self, step: Step, shape: tuple[int, ...], bound: Resident | None) -> None:
-        """Make the host buffer of a download whose extents the run has found.
+        """Allocate the host buffer of a download, now that its extents are known.
 
         Raises:
-            RunError: OCC0501 the caller keeps the result on the device, in a tensor of other extents.
+            RunError: OCC0501 the caller keeps the result on the device, in a tensor with other extents.
         """
         if bound is not None and tuple(bound.shape) != shape:
             what = f"the data have decided that an output has the shape {list(shape)}, and {bound!r} is to hold it"
@@ -368,7 +368,7 @@ class _Run:
             target[...] = value
 
     def finish(self) -> list[Any]:
-        """The results, with those that the host computed copied to where the caller keeps them on the device."""
+        """The results, with host-computed ones copied to the caller's device tensors."""
         for k, bound in self.resident.items():
             if self.plan.storages[k].kind == "output" and k in self.host:
                 bound.write(self.host[k])

@@ -29,22 +29,22 @@ class DevicePart:
     Attributes:
         name: as in `Step.name`.
         air: member with the GE graph, in the folder `device/`.
-        om: member with the compiled graph; empty until a toolkit has compiled it. Of a part with a program, what the
-            names of its compiled operators begin with.
+        om: member with the compiled graph; empty until a toolkit has compiled it. For a part with a program, the name
+        prefix of its compiled operators.
         weight_files: members with the weights of the compiled graph that `atc --external_weight` left outside of it.
         files: further members that the graph refers to (weights beyond what one protobuf message can hold).
         soc: exact version of the chip, as `aclrtGetSocName` spells it.
         precision: value of `precision_mode_v2` that the graph is compiled with (`origin`, `fp16`, ...).
         command: arguments of the toolkit's compiler, from the folder of the member.
         inputs, outputs: in the order of the graph.
-        gears: sets of extents that the compiled graph takes, by symbol; empty where all extents are constant.
-        ranges: least, most (-1 without an end) and step of the sizes that it takes, by symbol; empty without ranges.
-        sums: what some of these sizes always are, another size and a number: `{"total": ["past", 1]}`.
+        gears: sets of extents that the compiled graph supports, by symbol; empty if all extents are constant.
+        ranges: minimum, maximum (-1 for none) and step of supported sizes, by symbol; empty without ranges.
+        sums: fixed relations of these sizes, another size plus a number: `{"total": ["past", 1]}`.
         weights: bytes of constants.
-        workspace: bytes of intermediate values that are alive at once, at most.
-        program: member with the operators one by one, where they are not compiled as one graph; see
+        workspace: maximum bytes of intermediate values alive at once.
+        program: member with the operators one by one, if they are not compiled as one graph; see
             `occ.runtime.acl.singleop`.
-        toolkit: release of CANN that compiled `om`, as far as it is known.
+        toolkit: the CANN release that compiled `om`, if known.
     """
 
     name: str
@@ -67,7 +67,7 @@ class DevicePart:
 
     @property
     def beside(self) -> str:
-        """The member where the script of an artifact leaves the compiled graph, when `om` does not name one."""
+        """The member where an artifact's script puts the compiled graph, if `om` does not name one."""
         return self.air.removesuffix(".air") + ".om"
 
     @property
@@ -77,5 +77,5 @@ class DevicePart:
 
     @property
     def memory(self) -> int:
-        """Bytes of device memory that the part needs besides its inputs and outputs."""
+        """Bytes of device memory that the part needs in addition to its inputs and outputs."""
         return self.weights + self.workspace

@@ -13,7 +13,7 @@ from typing import Any
 from occ.runtime.errors import RunError
 
 DimExpr = Any  # int | str | list
-MOST_COUNTED = 2**31 - 2**16  # of what kernels count in 32 bits; what is left is for windows and tails past the end
+MOST_COUNTED = 2**31 - 2**16  # limit of 32-bit counts in kernels, with a margin for windows and tails past the end
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:
     """The value of an expression.
 
     Raises:
-        RunError: OCC0502 a symbol has no value, which artifacts that are whole give each.
+        RunError: OCC0502 a symbol has no value; complete artifacts define all.
     """
     if isinstance(e, int):
         return e
@@ -56,7 +56,7 @@ def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:
         case "*":
             return prod(values)
         case "//":
-            return values[0] // (values[1] or 1)  # as native code does; what then does not fit is refused
+            return values[0] // (values[1] or 1)  # as in native code; wrong sizes are rejected afterwards
         case "min":
             return min(values)
         case "max":
@@ -69,7 +69,7 @@ _ARGUMENTS = {"+": (1, 1 << 16), "*": (1, 1 << 16), "//": (2, 2), "min": (1, 1 <
 
 
 def is_expression(e: Any) -> bool:
-    """Whether JSON data are an expression: operators that there are, and numbers that 64 bits hold."""
+    """Whether JSON data are a valid expression: known operators, and 64-bit numbers."""
     if isinstance(e, (int, str)):
         return not isinstance(e, bool) and (isinstance(e, str) or -(1 << 63) <= e < 1 << 63)
     if not isinstance(e, list) or not e or e[0] not in _ARGUMENTS:
@@ -86,9 +86,9 @@ def symbols(e: DimExpr) -> set[str]:
 
 
 def in_order(a: DimExpr, b: DimExpr) -> tuple[DimExpr, DimExpr] | None:
-    """The equal sizes of `a == b` without common terms, the one that may not be greater first.
+    """The equal sizes of `a == b` without common terms, the one that cannot be greater first.
 
-    `min(1, k) == 1` and `max(1, k) == k` say that `k` is at least 1: `(1, "k")`.
+    `min(1, k) == 1` and `max(1, k) == k` state that `k` is at least 1: `(1, "k")`.
     """
     for side, other in ((a, b), (b, a)):
         if isinstance(side, list) and side[0] in ("min", "max") and len(side) == 3 and other in side[1:]:
@@ -98,7 +98,7 @@ def in_order(a: DimExpr, b: DimExpr) -> tuple[DimExpr, DimExpr] | None:
 
 
 def text(e: DimExpr, labels: Mapping[str, str] | None = None) -> str:
-    """An expression as people read it; `labels` are the names that the model gave its dims."""
+    """An expression in readable form; `labels` are the model's names for its dims."""
     if isinstance(e, int):
         return str(e)
     if isinstance(e, str):

@@ -1,4 +1,4 @@
-"""Checks shared libraries: complete files, and the glibc that they need.
+"""Checks shared libraries: that files are complete, and which glibc they need.
 
 ELF of 64 bits, little-endian: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html; symbol versions: the Linux Standard Base.
 """
@@ -27,8 +27,8 @@ def _segments(code: bytes) -> list[_Segment]:
     """The program headers.
 
     Raises:
-        ValueError: it is no library for machines of 64 bits.
-        struct.error: it is cut off.
+        ValueError: it is not a 64-bit library.
+        struct.error: it is truncated.
     """
     head = _HEADER.unpack_from(code)
     if head[0][:6] != b"\x7fELF\x02\x01":
@@ -42,7 +42,7 @@ def _segments(code: bytes) -> list[_Segment]:
 
 
 def is_whole(code: bytes) -> bool:
-    """Whether all that a loader maps is there: it would not notice, and the process would end with SIGBUS."""
+    """Whether everything that a loader maps exists: it would not notice, and the process would end with SIGBUS."""
     try:
         return all(s.offset + s.size <= len(code) for s in _segments(code))
     except (struct.error, ValueError):
@@ -50,7 +50,7 @@ def is_whole(code: bytes) -> bool:
 
 
 def needed_versions(code: bytes) -> list[str]:
-    """Versions of symbols of other libraries that one needs, as `GLIBC_2.34`; none where it does not say."""
+    """Versions of symbols that one needs from other libraries, such as `GLIBC_2.34`; empty if unstated."""
     try:
         return sorted(set(_versions(code)))
     except (struct.error, ValueError, IndexError):

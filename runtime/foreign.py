@@ -1,6 +1,6 @@
 """Recognises files of other formats by their first bytes.
 
-Sources of the marks: file(1)'s magic files, and the readers of each format.
+Sources of the signatures: file(1)'s magic files, and the readers of each format.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ _LANGUAGE_MODEL = "if it is of a language model, `occ generate` takes it; else e
 _KERAS = "export it to ONNX: `model.export('model.onnx', format='onnx')` in Keras, or the package tf2onnx"
 _UNPACK = "unpack it first: `{}`"
 
-# What files of a kind begin with, as a regular expression; what such a file is; and what to do.
+# The first bytes of a kind of file, as a regular expression; its description; and a remedy.
 _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (rb"version https://git-lfs", "a git-lfs pointer", "fetch the file that it stands for: `git lfs pull`"),
     (rb"(?i)\s*(<!--.*?-->\s*)*<(!doctype html|html|head)\b", "a web page", _PAGE),
@@ -43,7 +43,7 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (rb"\s*[\[{]\s*[\"\[{]", "a JSON file", "if a server sent it instead of the model, it says why"),
     (rb"[\t\n\r -~]+\Z", "a text file", "models are .onnx files, .occ texts and artifacts"),
 )  # fmt: skip
-# The same of zips: a name of a member.
+# The same for zips: a member name.
 _ZIPS: tuple[tuple[str, str, str], ...] = (
     (r"archive_format$|models/model\.json$|serialized_exported_program\.json$", "a program of torch.export", _TORCH),
     (r"data\.pkl$", "a PyTorch file", _TORCH),
@@ -56,9 +56,9 @@ _HEAD = 4096
 
 
 def foreign_file(source: str | os.PathLike[str] | bytes) -> tuple[str, str] | None:
-    """The format of a file that is no model or artifact, and the remedy; None if unknown.
+    """The format of a file that is neither model nor artifact, and the remedy.
 
-    None if that is not known.
+    None if it is unknown.
     """
     if isinstance(source, bytes):
         head, path = source[:_HEAD], None

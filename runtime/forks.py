@@ -11,7 +11,7 @@ class Renewable(Protocol):
     """An object with locks or threads, which a fork renews."""
 
     def renew(self) -> None:
-        """Make locks and threads anew: the process is a child that has just been forked, with one thread."""
+        """Recreate locks and threads: the process is a newly forked child with one thread."""
         ...
 
 
@@ -19,7 +19,7 @@ _owners: weakref.WeakSet[Renewable] = weakref.WeakSet()
 
 
 def renew_in_children(owner: Renewable) -> None:
-    """Have `owner.renew` called in every process that is forked from this one while it lives."""
+    """Register `owner.renew` to be called in every child forked from this process, during the life of `owner`."""
     _owners.add(owner)
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy._core as numpy_core
 
-# Features by the names that Halide's targets have, and the flags of /proc/cpuinfo that they stand for.
+# Features by their names in Halide's targets, and the flags of /proc/cpuinfo that they need.
 FEATURES = {
     "sse41": ("sse4_1",),
     "avx": ("avx",),
@@ -25,17 +25,17 @@ FEATURES = {
     "arm_fp16": ("asimdhp",),
 }
 
-# Kinds of machines, as Halide's targets begin, by what `platform.machine` calls them.
+# Kinds of machines, as prefixes of Halide's targets, by their names in `platform.machine`.
 KINDS = {
     "x86_64": "x86-64", "AMD64": "x86-64", "aarch64": "arm-64", "arm64": "arm-64", "armv7l": "arm-32", "riscv64": "riscv-64",
     "ppc64le": "powerpc-64",
 }  # fmt: skip
-_TAIL = "-no_runtime"  # what follows says how kernels are called, not where they run
+_TAIL = "-no_runtime"  # the rest says how kernels are called, not where they run
 
 
 @lru_cache
 def flags() -> frozenset[str]:
-    """Flags of the processor; none where the system does not tell."""
+    """Flags of the processor; empty if the system does not report them."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:
@@ -45,7 +45,7 @@ def flags() -> frozenset[str]:
 
 
 def _denied() -> frozenset[str]:
-    """Flags that the processor itself denies (CPUID, which numpy has asked): in an emulator the file shows the host's."""
+    """Flags that the processor itself denies (CPUID, queried by numpy): in an emulator the file shows the host's."""
     asked = (
         {}
         if "NPY_DISABLE_CPU_FEATURES" in os.environ
@@ -56,12 +56,12 @@ def _denied() -> frozenset[str]:
 
 
 def kind_of(machine: str) -> str:
-    """The kind of a machine, such as `arm-64`; empty if it is none of `KINDS`."""
+    """The kind of a machine, such as `arm-64`; empty if it is not in `KINDS`."""
     return next((k for k in KINDS.values() if machine.startswith(f"{k}-")), "")
 
 
 def shown(machine: str) -> str:
-    """A machine as people read it."""
+    """A machine in readable form."""
     return machine.partition(_TAIL)[0]
 
 
@@ -69,7 +69,7 @@ def missing_feature(machine: str) -> str:
     """A feature that code needs and this processor lacks; empty if there is none, or nothing is known.
 
     Args:
-        machine: what `Manifest.machine` says.
+        machine: the value of `Manifest.machine`.
     """
     here = flags()
     if not here or kind_of(machine) != KINDS.get(platform.machine()):
@@ -78,15 +78,15 @@ def missing_feature(machine: str) -> str:
 
 
 def features_of(found: frozenset[str]) -> list[str]:
-    """Features of this kind of machine whose flags are all there; emulators may show other flags."""
+    """Features of this kind of machine whose flags are all present; emulators may show other flags."""
     arm = KINDS.get(platform.machine(), "").startswith("arm")
     return [n for n, needed in FEATURES.items() if n.startswith("arm_") == arm and found.issuperset(needed)]
 
 
 def best_of(machines: Sequence[str]) -> int:
-    """Which of some machines this one can stand for: that which asks for most features.
+    """The most suitable of some machines for this one: the one that needs the most features.
 
-    -1 if it is none of them.
+    -1 if none is suitable.
     """
     here = KINDS.get(platform.machine(), "")
     usable = [k for k, m in enumerate(machines) if kind_of(m) in ("", here) and not missing_feature(m)]

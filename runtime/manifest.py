@@ -15,7 +15,7 @@ from occ.runtime.records import decode, encode, encoded
 
 FORMAT = 3
 
-# Element type -> numpy dtype name, or "" where numpy itself has none (ml_dtypes has; the bytes are then u8 or u16).
+# Element type -> numpy dtype name, or "" if numpy itself has none (ml_dtypes does; the bytes are then u8 or u16).
 NUMPY_NAMES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
     "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool", "c64": "complex64",
@@ -28,7 +28,7 @@ NUMPY_NAMES = {
 
 @dataclass(frozen=True)
 class DimInfo:
-    """A symbolic dim: its name in the model, and what it may be."""
+    """A symbolic dim: its name in the model, and its bounds."""
 
     name: str
     label: str
@@ -44,7 +44,7 @@ class DimInfo:
         return f"{what} from {self.lo} {most} as `{self.label}`"
 
     def takes(self, n: int) -> bool:
-        """Whether it may be of that size."""
+        """Whether it may have that size."""
         return self.lo <= n and (self.hi is None or n <= self.hi) and n % self.divisible_by == 0
 
 
@@ -54,7 +54,7 @@ class TensorInfo:
 
     Attributes:
         kind: `tensor`; `unranked` for a tensor of any shape; `sequence`, `optional` or `map`, whose `dtype` is that of
-            the tensors within, and whose `shape` is that which these must have; empty where they may have any.
+        the tensors within, and whose `shape` is required of these; empty if it is arbitrary.
     """
 
     name: str
@@ -65,7 +65,7 @@ class TensorInfo:
 
 @dataclass(frozen=True)
 class Constraint:
-    """Two sizes that the build took as equal, and the node that needs it."""
+    """Two sizes that the build assumed to be equal, and the node that requires it."""
 
     lhs: DimExpr
     rhs: DimExpr
@@ -81,8 +81,8 @@ class Buffer:
         shape: physical extents, row-major.
         storage: where it is, an index into `Plan.storages`; views share one.
         start: elements of the storage that are before its first one.
-        strides: elements from one to the next on each axis; empty if it is dense.
-        opaque: a sequence, an optional, or a tensor of unknown rank, which only host steps touch; `shape` is empty.
+        strides: distance of neighbours on each axis, in elements; empty if it is dense.
+        opaque: a sequence, an optional, or a tensor of unknown rank, which only host steps use; `shape` is empty.
     """
 
     dtype: str
@@ -95,14 +95,14 @@ class Buffer:
 
 @dataclass(frozen=True)
 class Storage:
-    """Bytes that buffers are in.
+    """Bytes that hold buffers.
 
     Attributes:
-        kind: `input`, `output`, `weight`, `arena`, `host` for what a host step gives, or `device` for the arena in the memory of an accelerator.
-        index: which input, output or weight.
+        kind: `input`, `output`, `weight`, `arena`, `host` for results of host steps, or `device` for an accelerator's arena.
+        index: the index of the input, output or weight.
         size: bytes, for the arenas.
         first, last: steps during which the contents matter, for the arenas.
-        offset: in its arena, where sizes are constant; -1 if it is computed per run shape.
+        offset: in its arena, if sizes are constant; -1 if it is computed per run shape.
     """
 
     kind: str
@@ -113,41 +113,41 @@ class Storage:
     offset: int = -1
 
 
-# What steps do, by kind, and which fields steps of that kind have besides name, reads, writes and nodes.
+# What steps do, by kind, and their fields in addition to name, reads, writes and nodes.
 STEP_KINDS: dict[str, tuple[str, ...]] = {
     "kernel": ("dims", "tasks", "flag", "checks", "operations"),
     "host": ("attrs", "binds"),  # a routine of runtime/hostops
-    "deferred": ("attrs", "binds"),  # an op that is compiled when its operands are there
+    "deferred": ("attrs", "binds"),  # an op compiled when its operands are known
     **dict.fromkeys(("if", "loop", "scan", "map"), ("attrs", "binds")),  # run functions of the manifest
-    "foreign": ("attrs",),  # a function in a library of a user, the member `attrs["library"]`
+    "foreign": ("attrs",),  # a function in a user's library, the member `attrs["library"]`
     "copy": (),
     "upload": ("attrs",),  # one host buffer to one device buffer
     "device": ("attrs",),  # runs a device part on device buffers; `attrs["max_shapes"]`: see `Step`
     "download": ("attrs",),  # device to host
-    "wait": ("attrs",),  # stream `attrs["stream"]` waits for all that was put on stream `attrs["on"]` so far
+    "wait": ("attrs",),  # stream `attrs["stream"]` waits for everything on stream `attrs["on"]` so far
     "sync": ("attrs",),  # the host waits for the stream
-    "cpu_subgraph": (),  # runs a part that the CPU takes, on host buffers
+    "cpu_subgraph": (),  # runs a CPU subgraph on host buffers
 }
 
 
 @dataclass(frozen=True)
 class Step:
-    """One thing that a run does.
+    """One action of a run.
 
-    Steps of accelerators name a stream in `attrs["stream"]`. Those of one stream run in order; those of two streams
-    run side by side unless a `wait` comes between.
+    Steps of accelerators name a stream in `attrs["stream"]`. Those of one stream run in order; those of two streams run
+    concurrently unless a `wait` comes between.
 
     Attributes:
-        kind: what it does, one of `STEP_KINDS`.
+        kind: one of `STEP_KINDS`.
         name: symbol of the kernel or function, name of the host routine, or name of the part.
         reads: buffers read; -1 for an operand that is absent.
         writes: buffers written.
-        binds: `[write, axis, symbol]`: sizes that are known only when a host step has run.
+        binds: `[write, axis, symbol]`: sizes known only once a host step has run.
         dims: scalar arguments of a kernel, after the buffers.
         tasks: extent of the parallel loop that a kernel leaves to the runtime, or null.
-        attrs: arguments of a host routine. Of a device part whose results have extents that the data decide, `max_shapes` has for each
-            buffer written the extents that it has at most; empty for those whose extents are known before.
-        nodes: ONNX nodes that the step stands for.
+        attrs: arguments of a host routine. For a device part with data-dependent result extents, `max_shapes` has the
+        maximum extents of each buffer written; empty for those with known extents.
+        nodes: ONNX nodes that the step implements.
         flag: buffer (i32 scalar) that a kernel sets to the number of the failed check, or -1.
         checks: messages of the checks, in order.
         operations: arithmetic operations of a kernel, for profiles.
@@ -181,7 +181,7 @@ class Plan:
     """A plan: a list of steps over buffers.
 
     Attributes:
-        arena: bytes of the arena where all sizes are constant, else -1.
+        arena: bytes of the arena if all sizes are constant, otherwise -1.
         inputs, outputs: buffer of each input and output.
         device_arena: bytes of the arena on the accelerator, likewise.
     """
@@ -197,7 +197,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Function:
-    """A function that steps of control flow run: its signature, by position, its plan, and what it assumes."""
+    """A function that control-flow steps run: its signature, by position, its plan, and its assumptions."""
 
     inputs: list[TensorInfo]
     outputs: list[TensorInfo]
@@ -210,7 +210,7 @@ class Specialisation:
     """A plan for inputs of certain extents, in addition to the general plan.
 
     Attributes:
-        dims, inputs, outputs, constraints: as those of the manifest, with these extents; inputs that fit them all take the plan.
+        dims, inputs, outputs, constraints: as in the manifest, with these extents; inputs that match use the plan.
     """
 
     dims: list[DimInfo]
@@ -222,15 +222,15 @@ class Specialisation:
 
 @dataclass(frozen=True)
 class Manifest:
-    """Everything about an artifact but its weights and its code.
+    """Everything about an artifact except its weights and its code.
 
     Attributes:
-        engine: what runs it: `native`, `interp` or `ascend`.
-        functions: what steps of control flow run, by name.
-        parts, cpu_subgraphs: device parts of the plan, and those that the CPU takes, each an artifact of its own in `cpu_subgraphs/NAME/`.
+        engine: the engine that runs it: `native`, `interp` or `ascend`.
+        functions: functions that control-flow steps run, by name.
+        parts, cpu_subgraphs: device parts, and CPU subgraphs, artifacts of their own in `cpu_subgraphs/NAME/`.
         options: options that the runtime reads: device, memory limit and the like.
-        also: further machines that there is code for; each has an artifact of its own in `machines/NAME/`.
-        special, assumed: plans for certain extents, in the order in which they are tried before `plan`; sizes it takes for others.
+        also: further machines with code; each has an artifact of its own in `machines/NAME/`.
+        special, assumed: plans for certain extents, tried in order before `plan`; sizes that it assumes equal.
     """
 
     name: str
@@ -257,7 +257,7 @@ class Manifest:
     format: int = FORMAT
 
     def to_json(self) -> str:
-        """The manifest as text; the same manifest gives the same text."""
+        """The manifest as text; equal manifests produce equal texts."""
         return encode(asdict(self))
 
     @property
@@ -274,7 +274,7 @@ class Manifest:
 
     @property
     def code_digest(self) -> str:
-        """SHA-256 of what the native code was compiled for; the code knows it too, see `occ.runtime.native.engine`."""
+        """SHA-256 of the input of native code generation; the code contains it too, see `occ.runtime.native.engine`."""
         names = (*_OF_CODE, "special") if self.special else _OF_CODE
         digest = hashlib.sha256()
         for text in encoded({name: getattr(self, name) for name in names}):
@@ -308,7 +308,7 @@ class Manifest:
         return made
 
 
-# What native code depends on.
+# The fields on which native code depends.
 _OF_CODE = ("inputs", "outputs", "dims", "constraints", "weights", "plan", "functions")
 
 
@@ -349,7 +349,7 @@ def _sizes(plan: Plan) -> Iterator[DimExpr]:
     for s in plan.steps:
         yield from (*s.dims, s.operations, 0 if s.tasks is None else s.tasks)
         found = len(s.attrs["defines"]) if isinstance(s.attrs.get("defines"), list) else 0
-        # Sizes that an If compares; iterations of a Loop; what `sizes` defines.
+        # Sizes that an If compares; iterations of a Loop; definitions of `sizes`.
         for name, count in (("when", 2), ("upper_bounds", found or 1), ("defines", found)):
             given = s.attrs.get(name, [0] * count)
             yield from given if isinstance(given, list) and len(given) == count else ([given],)
@@ -357,7 +357,7 @@ def _sizes(plan: Plan) -> Iterator[DimExpr]:
 
 
 def _max_shapes(step: Step) -> Iterator[DimExpr]:
-    """Size expressions in the `max_shapes` of a device step; an empty list where it does not fit."""
+    """Size expressions in the `max_shapes` of a device step; an empty list if it is malformed."""
     shapes = step.attrs["max_shapes"]
     fits = isinstance(shapes, list) and len(shapes) == len(step.writes) and all(isinstance(e, list) for e in shapes)
     yield from (e for extents in shapes for e in extents) if fits else ([],)
@@ -387,7 +387,7 @@ def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Itera
 
 
 def _defines_sizes(step: Step) -> bool:
-    """Whether what a step `sizes` binds are elements that it defines, and each has a bound."""
+    """Whether a `sizes` step binds only elements that it defines, each with a bound."""
     defined, bounds = step.attrs.get("defines"), step.attrs.get("upper_bounds")
     if not isinstance(defined, list) or not isinstance(bounds, list) or (len(step.reads), len(step.writes)) != (1, 1):
         return False
@@ -395,6 +395,6 @@ def _defines_sizes(step: Step) -> bool:
 
 
 def _stray(step: Step) -> list[str]:
-    """Fields that say something, but that steps of this kind do not have."""
+    """Non-empty fields that steps of this kind do not have."""
     own = STEP_KINDS[step.kind]
     return [f for f in _OPTIONAL if f not in own and getattr(step, f) not in (None, 0, -1, [], {})]

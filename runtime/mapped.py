@@ -11,13 +11,13 @@ from collections.abc import Iterable, Iterator, Sequence
 import numpy as np
 from numpy.lib.array_utils import byte_bounds
 
-_HUGE = 2 << 20  # bytes of a page of the larger kind
-WORTH_READING_AHEAD = 8 << 20  # bytes from which a thread pays
-_POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, which `mmap` does not name
+_HUGE = 2 << 20  # bytes of a huge page
+WORTH_READING_AHEAD = 8 << 20  # bytes from which a thread pays off
+_POPULATE_READ = 22  # MADV_POPULATE_READ of Linux 5.14, which `mmap` does not define
 
 
 def mapped_file(array: np.ndarray) -> mmap.mmap | None:
-    """The mapped file that an array looks into."""
+    """The mapped file that an array is a view of."""
     base: object = array
     while isinstance(base, (np.ndarray, memoryview)):
         base = base.base if isinstance(base, np.ndarray) else base.obj
@@ -25,12 +25,12 @@ def mapped_file(array: np.ndarray) -> mmap.mmap | None:
 
 
 def mapped_files(arrays: Iterable[np.ndarray]) -> set[mmap.mmap]:
-    """The mapped files that arrays look into."""
+    """The mapped files that arrays are views of."""
     return {f for f in map(mapped_file, arrays) if f is not None}
 
 
 def release(arrays: Iterable[np.ndarray]) -> None:
-    """Give back the pages of arrays that can be read from their files again; other arrays stay as they are."""
+    """Release pages of arrays that can be read from their files again; other arrays are unaffected."""
     for array in arrays:
         if array.flags.writeable or array.size == 0 or (file := mapped_file(array)) is None:
             continue
@@ -43,9 +43,9 @@ def release(arrays: Iterable[np.ndarray]) -> None:
 def in_huge_pages(pieces: Iterable[memoryview], start: int = 0) -> Iterator[bytes]:
     """Bytes in pieces that end at multiples of 2 MiB of their file.
 
-    Linux keeps what one call writes in pages as large as its place allows, where the file system can (ext4 from 6.16 on, XFS).
-    A run then maps 2 MiB at a time: SmolLM2 in four bits writes a token in 4.6 ms and not in 5.0 (one thread of a Zen 4, in a
-    virtual machine).
+    Linux stores what one call writes in pages as large as its offset allows, if the file system supports it (ext4 from
+    6.16 on, XFS). A run then maps 2 MiB at a time: SmolLM2 in four bits writes a token in 4.6 ms instead of 5.0 (one
+    thread of a Zen 4, in a virtual machine).
     """
     block = bytearray()
     for piece in pieces:
@@ -62,18 +62,18 @@ def in_huge_pages(pieces: Iterable[memoryview], start: int = 0) -> Iterator[byte
 
 
 def read_ahead(whole: Sequence[np.ndarray], in_part: Sequence[np.ndarray] = ()) -> threading.Thread | None:
-    """Have mapped arrays read from their files before a run waits for each page that is missing.
+    """Read mapped arrays in the background, before a run waits for each missing page.
 
-    With 540 MB of weights that the system had dropped from its memory, a first run of 128 tokens took 620 ms, and takes 430
-    with this (medians of six; 290 when all is there; one thread of a Zen 4).
+    With 540 MB of weights evicted from memory, a first run of 128 tokens took 620 ms, and takes 430 with this (medians
+    of six; 290 with all in memory; one thread of a Zen 4).
 
     Args:
-        whole: what each run uses, in order.
-        in_part: what a run uses in places: it is mapped in small pages, so that others take no memory.
+        whole: arrays that each run reads completely, in order.
+        in_part: arrays that a run reads partially: they are mapped in small pages, so that the rest takes no memory.
 
     Returns:
-        The thread that reads; None where it is too little to pay, or more than half of the memory of the machine, where later
-        pages would drive out those before.
+        The reading thread; None if it does not pay off, or for more than half of the machine's memory, where later
+        pages would evict earlier ones.
     """
     whole = [a for a in whole if a.size and mapped_file(a) is not None]
     if not hasattr(mmap, "MADV_HUGEPAGE") or not WORTH_READING_AHEAD <= sum(a.nbytes for a in whole) <= _memory() // 2:
@@ -87,7 +87,7 @@ def read_ahead(whole: Sequence[np.ndarray], in_part: Sequence[np.ndarray] = ()) 
 
 
 def _memory() -> int:
-    """Bytes of memory of the machine."""
+    """Bytes of the machine's memory."""
     return os.sysconf("SC_PHYS_PAGES") * mmap.PAGESIZE
 
 
@@ -102,7 +102,7 @@ def _read(arrays: Sequence[np.ndarray]) -> None:
 
 
 def _is_cached(array: np.ndarray) -> bool:
-    """Whether the page in which an array ends is in memory; read-ahead goes upwards."""
+    """Whether the last page of an array is in memory; read-ahead goes upwards."""
     found = ctypes.c_ubyte()
     last, _ = _pages(array.reshape(-1)[-1:])
     failed = ctypes.CDLL(None).mincore(ctypes.c_void_p(last), ctypes.c_size_t(1), ctypes.byref(found))
@@ -110,13 +110,13 @@ def _is_cached(array: np.ndarray) -> bool:
 
 
 def _advise(array: np.ndarray, advice: int) -> None:
-    # not the method of `mmap`, which holds the interpreter while the disk is read
+    # not the method of `mmap`, which holds the GIL while the disk is read
     start, size = _pages(array)
     ctypes.CDLL(None).madvise(ctypes.c_void_p(start), ctypes.c_size_t(size), ctypes.c_int(advice))
 
 
 def _pages(array: np.ndarray) -> tuple[int, int]:
-    """Where the page starts in which an array begins, and the bytes from there to the end of the array."""
+    """The start of an array's first page, and the bytes from there to the array's end."""
     first, last = map(int, byte_bounds(array))
     start = first // mmap.PAGESIZE * mmap.PAGESIZE
     return start, last - start

@@ -16,7 +16,7 @@ from occ.runtime.errors import RunError
 from occ.runtime.foreign import foreign_file
 
 MANIFEST, WEIGHTS, LIBRARY = "manifest.json", "weights.bin", "kernels/model.so"
-ALSO = "machines"  # the folder with the code for further machines, an artifact for each
+ALSO = "machines"  # the folder with the code for further machines, an artifact each
 _PIECE = 64 << 10  # bytes
 
 
@@ -44,7 +44,7 @@ class Members(Protocol):
         ...
 
     def map(self, name: str) -> np.ndarray:
-        """The bytes of a member as u8, mapped where that is possible.
+        """The bytes of a member as u8, mapped if possible.
 
         Raises:
             RunError: as `read`.
@@ -62,13 +62,13 @@ def members_of(path: Path) -> Members:
 
 
 def others(members: Members) -> Mapping[str, bytes]:
-    """All members but those that every artifact has, and those of further machines."""
+    """All members except standard ones and those of further machines."""
     own = (n for n in members.names() if not n.startswith(f"{ALSO}/"))
     return Unread(members, [n for n in own if n not in (MANIFEST, WEIGHTS, LIBRARY)])
 
 
 class Unread(Mapping[str, bytes]):
-    """Members that are read each time they are asked for: most are for people, and no run needs them.
+    """Members read on demand: most are for people, and no run needs them.
 
     Args:
         members: where they are.
@@ -94,7 +94,7 @@ class Unread(Mapping[str, bytes]):
 
 
 def is_plain(name: str) -> bool:
-    """Whether the path of a member stays inside of the artifact, on every system."""
+    """Whether a member's path stays inside of the artifact, on every system."""
     return not re.search(r"[\\:\0]", name) and all(part not in ("", ".", "..") for part in name.split("/"))
 
 
@@ -103,7 +103,7 @@ class Folder:
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        if not (path / MANIFEST).is_file():  # before all files of a folder are listed that may be a disk
+        if not (path / MANIFEST).is_file():  # before listing the files of a folder, which may be a whole disk
             raise RunError("OCC0502", f"the folder `{path}` is no artifact: it has no `{MANIFEST}`")
 
     def read(self, name: str) -> bytes:
@@ -120,7 +120,7 @@ class Folder:
         return np.memmap(found, np.uint8, "r").view(np.ndarray) if found.stat().st_size else np.empty(0, np.uint8)
 
     def names(self) -> list[str]:
-        """Paths of the files, in order; that of a link is where it leads."""
+        """Paths of the files, in order; links are resolved."""
         root = self.path.resolve()
         found = sorted(p for p in self.path.rglob("*") if p.is_file())
         return [p.relative_to(self.path).as_posix() if _leads_inside(p, root) else str(p.resolve()) for p in found]
@@ -137,7 +137,7 @@ def _leads_inside(path: Path, root: Path) -> bool:
 
 
 class Nested:
-    """Members of an artifact that is in another one."""
+    """Members of an artifact inside another one."""
 
     def __init__(self, files: Mapping[str, bytes], prefix: str) -> None:
         self.files, self.prefix = files, prefix
@@ -176,7 +176,7 @@ class Within:
         return self.outer.map(self.prefix + name if self.prefix + name in self.outer.names() else name)
 
 
-# What the library for zips raises for what is damaged: encrypted members and unknown methods are RuntimeErrors.
+# Exceptions of zipfile for damaged files: encrypted members and unknown methods are RuntimeErrors.
 DAMAGE = (
     OSError,
     zipfile.BadZipFile,
@@ -193,7 +193,7 @@ DAMAGE = (
 def _problems(listed: list[zipfile.ZipInfo], size: int) -> Iterator[str]:
     """Errors of a zip of stored members.
 
-    No member is read for it, so nothing grows beyond the size of the file.
+    No member is read for it, so nothing exceeds the size of the file.
     """
     names: set[str] = set()
     for i in listed:
@@ -222,7 +222,7 @@ def _no_artifact(path: Path, why: str) -> RunError:
 class Zip:
     """Members of an artifact that is a zip.
 
-    It stays open: its members can be read when another one is at its path.
+    It stays open: its members can be read even if another one is now at its path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -268,7 +268,7 @@ class Zip:
         return np.memmap(self.path, np.uint8, "r", start, (info.file_size,)).view(np.ndarray)
 
     def names(self) -> list[str]:
-        """Paths of the members, in order; the folders that some tools add are none."""
+        """Paths of the members, in order; without the folders that some tools add."""
         return sorted(n for n in self.infos if not n.endswith("/"))
 
     def _find(self, name: str) -> zipfile.ZipInfo:

@@ -1,4 +1,4 @@
-"""Opens artifacts: finds the engine that a manifest names."""
+"""Opens artifacts: selects the engine that a manifest names."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def open_artifact(
         artifact: what to run.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         run_deferred: compiles ops that wait for their operands; without it they are an error.
-        device: what runs the device parts; the accelerator of this machine by default.
+        device: the device for the device parts; this machine's accelerator by default.
         options: of the session on an accelerator, see `occ.runtime.acl.options`.
 
     Raises:
@@ -76,18 +76,18 @@ def _native(artifact: Artifact, threads: int, run_deferred: RunDeferred | None) 
         )
     arrays = [np.ascontiguousarray(w) for w in artifact.weights]
     made = NativeEngine(artifact.manifest, arrays, artifact.code, threads, run_deferred, artifact.files)
-    if sum(w.nbytes for w in arrays) >= WORTH_READING_AHEAD:  # at the end: what maps memory waits for what reads it
+    if sum(w.nbytes for w in arrays) >= WORTH_READING_AHEAD:  # last: mapping memory waits for reading it
         whole = used_whole(artifact.manifest)
         read_ahead([arrays[k] for k in whole], [w for k, w in enumerate(arrays) if k not in whole])
     return made
 
 
 def used_whole(m: Manifest) -> dict[int, None]:
-    """The weights of which a run reads every byte, in the order of the plan.
+    """The weights of which a run reads every byte, in plan order.
 
-    Of others it reads rows, as Gather does.
+    From others only some rows are read, as in Gather.
 
-    They are those for which a kernel does an operation for 8 bytes at least, where all sizes are 1.
+    These are weights for which a kernel does at least an operation per 8 bytes when all sizes are 1.
     """
     found: dict[int, None] = {}
     for plan in m.plans:

@@ -14,18 +14,18 @@ from occ.runtime.native.host_steps import KernelRun
 from occ.runtime.session import Session
 
 WIDTH = 80  # columns of tables
-UNSTEADY = 0.15  # spread from which on a time says little
-_BLOCK = 0.02  # seconds in which short runs are repeated
+UNSTEADY = 0.15  # spread from which times are unreliable
+_BLOCK = 0.02  # seconds for which short runs are repeated
 _SHORT = 1_000_000  # nanoseconds in kernels below which the clock itself makes single runs differ
 
 
 def clipped(line: str) -> str:
-    """A line cut to the width of tables."""
+    """A line truncated to the width of tables."""
     return line if len(line) <= WIDTH else f"{line[: WIDTH - 3]}..."
 
 
 def disturbed(spread: float) -> str:
-    """What to say of times that differ so much from run to run; nothing of steady ones."""
+    """A warning about times that vary a lot between runs; empty for steady ones."""
     if spread <= UNSTEADY:
         return ""
     return f"unsteady (spread {spread:.0%}): something else uses the processors; measure again"
@@ -38,10 +38,11 @@ class Event:
     Attributes:
         kernel: symbol of the kernel.
         nodes: ONNX nodes that it computes.
-        start, seconds: when it began, from the begin of the run, and how long it took.
+        start, seconds: its start, relative to the run's, and its duration.
         gflops: arithmetic operations, in 1e9 per second.
         gbytes: bytes of the tensors that it reads and writes, in 1e9 per second.
-        share: of the peak of the multiply-adds that the kernel uses, on the threads of the run; None where that is not known.
+        share: relative to the peak of the multiply-adds that the kernel uses, on the threads of the run; None if
+        unknown.
     """
 
     kernel: str
@@ -60,10 +61,10 @@ class Profile:
     Attributes:
         model: its name.
         threads: of the run.
-        seconds: the whole run without profiling; what is not in kernels is spent between them.
-        peak: 1e9 operations per second that multiply-adds of f32 reach on these threads; 0 if not known.
-        spread: how much runs differ: the distance between the quartiles, of whole runs or of the sums of their kernels, as a share of
-            the median. Where it is large something else uses the processors.
+        seconds: of the whole run without profiling; the rest is spent between kernels.
+        peak: peak f32 multiply-add operations per second on these threads, in 1e9; 0 if unknown.
+        spread: variation between runs: the interquartile range, of whole runs or of the sums of their kernels, relative
+        to the median. If it is large, something else uses the processors.
     """
 
     model: str
@@ -74,7 +75,7 @@ class Profile:
     spread: float = 0.0
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON data."""
         return asdict(self)
 
     def as_trace(self) -> dict[str, Any]:
@@ -90,7 +91,7 @@ class Profile:
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"model": self.model}}
 
     def table(self, most: int = 40) -> str:
-        """The kernels that take longest, longest first."""
+        """The slowest kernels, slowest first."""
         total = sum(e.seconds for e in self.events) or 1.0
         lines = [f"{'ms':>9} {'%':>5} {'GFLOP/s':>8} {'GB/s':>7} {'peak':>5}  kernel: nodes"]
         for e in sorted(self.events, key=lambda e: -e.seconds)[:most]:
@@ -108,19 +109,19 @@ class Profile:
         return "\n".join(filter(None, (*lines, disturbed(self.spread))))
 
 
-# What processors do with operands of other types in the time of a multiply-add of f32: four bytes, or a pair of bf16, in a lane.
+# Operands of other types per lane in the time of an f32 multiply-add: four bytes, or a pair of bf16.
 _DOT_BYTES = ("avx512_zen4", "avx512_sapphirerapids", "avxvnni", "arm_dot_prod")
 _DOT_BF16 = ("avx512_zen4", "avx512_sapphirerapids")
-_IN_PAIRS = 2.0  # without such an instruction x86 multiplies pairs of 16 bits, which bytes become
-_IN_THREE = 4 / 3  # and others multiply bytes, add them in pairs, and add those to the sum
+_IN_PAIRS = 2.0  # without such an instruction, x86 multiplies pairs of 16 bits, to which bytes are widened
+_IN_THREE = 4 / 3  # others multiply bytes, add them in pairs, and add those to the sum
 
 
 def speed_over_f32(dtypes: Sequence[str], m: Manifest) -> float:
-    """How many times as many multiply-adds as of f32 the instructions do that a kernel on such operands uses.
+    """The ratio to f32 multiply-adds of the instructions that a kernel with such operands uses.
 
     Args:
         dtypes: element types of what it reads.
-        m: of the model; only target `cpu` has instructions for products of bytes and of bf16.
+        m: of the model; only target `cpu` has instructions for byte and bf16 products.
     """
     bytes_, halves = (sum(d in kinds for d in dtypes) for kinds in (("u8", "i8"), ("bf16",)))
     if m.target == "cpu" and bytes_ > 1:
@@ -132,12 +133,12 @@ def speed_over_f32(dtypes: Sequence[str], m: Manifest) -> float:
 
 
 def _operands(m: Manifest) -> dict[int, list[str]]:
-    """Element types of what each step reads, by its identity."""
+    """Element types that each step reads, by its identity."""
     return {id(s): [p.buffers[b].dtype for b in s.reads if b >= 0] for p in m.plans for s in p.steps}
 
 
 def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profile | None:
-    """Run a model a few times and time its kernels; medians over the runs.
+    """Run a model several times and time its kernels; medians over the runs.
 
     None if its engine has no kernels.
 
@@ -173,7 +174,7 @@ def profile(session: Session, inputs: Mapping[str, Any], runs: int = 7) -> Profi
 
 
 def timed_blocks(run: Callable[[], object], blocks: int) -> list[float]:
-    """Seconds of a run in each of some blocks of repeated runs, which hides the cost of the clock."""
+    """Seconds of a run in each of several blocks of repeated runs, which hides the cost of the clock."""
     made: list[float] = []
     for _ in range(blocks):
         start, count = time.perf_counter(), 0
@@ -185,7 +186,7 @@ def timed_blocks(run: Callable[[], object], blocks: int) -> list[float]:
 
 
 def spread_of(values: Sequence[float]) -> float:
-    """The distance between the quartiles as a share of the median; 0 of nothing."""
+    """The interquartile range relative to the median; 0 without values."""
     if len(values) < 2 or not median(values):
         return 0.0
     first, middle, third = quantiles(values, n=4)

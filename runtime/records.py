@@ -17,7 +17,7 @@ _AT_A_TIME = 64  # elements of a list
 
 
 def encoded(value: Any) -> Iterator[str]:
-    """The encoded text, piece by piece: the whole takes 3 MiB for a model of 30 layers."""
+    """The encoded text, piece by piece: as a whole it takes 3 MiB for a model with 30 layers."""
     value = vars(value) if is_dataclass(value) else value
     if isinstance(value, list) and len(value) > _AT_A_TIME:
         for k in range(0, len(value), _AT_A_TIME):
@@ -33,8 +33,10 @@ def encoded(value: Any) -> Iterator[str]:
 
 
 def decode(kind: Any, value: Any) -> Any:
-    """Rebuild dataclasses from JSON by their type hints; unknown and ill-typed fields are errors. The lists of `value` are empty
-    afterwards: the manifest of a language model is megabytes of small objects, and is not to be in memory twice.
+    """Rebuild dataclasses from JSON by their type hints; unknown and ill-typed fields are errors.
+
+    The lists of `value` are emptied: a language model's manifest is megabytes of small objects, which should not exist
+    twice.
 
     Raises:
         TypeError: a value has another type than its field.
@@ -45,7 +47,7 @@ def decode(kind: Any, value: Any) -> Any:
 
 @cache
 def _decoder(kind: Any) -> Decoder:
-    """The decoder of a type, made once, since inspecting the type takes longest."""
+    """The decoder of a type, cached, since inspecting the type takes longest."""
     if is_dataclass(kind) and isinstance(kind, type):
         return _record(kind)
     origin, parts = get_origin(kind), get_args(kind)
@@ -71,7 +73,7 @@ def _record(kind: type) -> Decoder:
     def take(value: Any) -> Any:
         if not isinstance(value, dict):
             raise TypeError(f"{kind.__name__} is not an object")
-        known = _fields(kind)  # here, and not above: a dataclass may hold its like
+        known = _fields(kind)  # here, and not above: a dataclass may contain its own type
         if unknown := value.keys() - known.keys():
             raise ValueError(f"{kind.__name__} has the unknown fields {sorted(unknown)}")
         return kind(**{k: known[k](v) for k, v in value.items()})
@@ -84,7 +86,7 @@ def _list(part: Decoder) -> Decoder:
         if not isinstance(value, list):
             raise TypeError(f"{value!r} is not a list")
         value.reverse()
-        return [part(value.pop()) for _ in range(len(value))]  # what is made takes the memory of what it is made of
+        return [part(value.pop()) for _ in range(len(value))]  # the result reuses the memory of its source
 
     return take
 
@@ -112,4 +114,4 @@ def _exactly(kind: type) -> Decoder:
 def _take_text(value: Any) -> str:
     if type(value) is not str:
         raise TypeError(f"{value!r} is not str")
-    return sys.intern(value)  # there are as many names of kernels and types as steps and buffers, and few that differ
+    return sys.intern(value)  # there are many names of kernels and types, but few distinct ones

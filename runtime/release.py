@@ -9,14 +9,14 @@ _VERSION = re.compile(r"^\s*Version\s*=\s*([0-9][\w.]*)", re.MULTILINE | re.IGNO
 
 
 def read_release(tool: Path, component: str) -> str:
-    """The release that a file of CANN belongs to.
+    """The CANN release that a file belongs to.
 
     Args:
         tool: a program or library of it, `.../bin/atc` or `.../lib64/libascendcl.so`.
         component: `compiler` or `runtime`, whose versions agree within a release.
 
     Returns:
-        Such as `7.6.0.1.220`; empty where it cannot be found out.
+        A version such as `7.6.0.1.220`; empty if it cannot be determined.
     """
     for start in (tool, tool.resolve()):
         for folder in list(start.parents)[:4]:
@@ -31,6 +31,6 @@ def read_release(tool: Path, component: str) -> str:
 
 
 def is_older(release: str, than: str) -> bool:
-    """Whether a release is older than another; what is not known is not."""
+    """Whether a release is older than another; unknown ones are not."""
     mine, other = ([int(n) for n in re.findall(r"\d+", text)[:3]] for text in (release, than))
     return bool(mine) and bool(other) and mine < other

@@ -1,4 +1,4 @@
-"""The interface of arrays that are on a device."""
+"""The interface of device-resident arrays."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 @runtime_checkable
 class Resident(Protocol):
-    """An array in the memory of a device. Sessions on that device take it as it is, others copy it.
+    """An array in device memory. Sessions on that device use it directly, others copy it.
 
     Attributes:
         shape: extents.

@@ -15,14 +15,14 @@ Result = dict[str, Any]
 
 
 class RunQueue:
-    """Runs a model on several inputs at once, and holds back who gives more than are taken.
+    """Runs a model on several inputs at once, and blocks submitters while it is full.
 
-    Open the session with fewer threads for more runs at once: `occ.compile(path, threads=1)` and a queue of as many runs
-    as there are processors have the highest throughput.
+    Open the session with fewer threads for more concurrent runs: `occ.compile(path, threads=1)` and a queue with one
+    run per processor have the highest throughput.
 
     Args:
-        session: what runs.
-        size: runs that are under way at once; `submit` waits for a place.
+        session: the session to run.
+        size: maximum concurrent runs; `submit` waits for a slot.
 
     Attributes:
         callback: called with the outputs of each run and the `data` of its `submit`, in the thread of the run.
@@ -47,10 +47,10 @@ class RunQueue:
     def submit(
         self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, data: Any = None
     ) -> Future[Result]:
-        """Begin a run as `Session.run`, as soon as there is a place; waits until then.
+        """Start a run like `Session.run`, as soon as there is a slot; waits until then.
 
         Returns:
-            A future of the outputs by name. It raises what the run or the callback raised.
+            A future of the outputs by name. It raises the exception of the run or the callback.
 
         Raises:
             RuntimeError: the queue was closed.
@@ -61,19 +61,19 @@ class RunQueue:
     async def run(
         self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None, data: Any = None
     ) -> Result:
-        """`submit` for coroutines: other tasks go on while it waits for a place and for the run."""
+        """`submit` for coroutines: other tasks continue while it waits for a slot and for the run."""
         while not self._places.acquire(blocking=False):
             await self._next()
         return await asyncio.wrap_future(self._begin(inputs, outputs, data))
 
     def wait(self) -> None:
-        """Wait for all runs that were begun, whether they fail or not."""
+        """Wait for all started runs, whether they fail or not."""
         with self._lock:
             running = list(self._running)
         wait(running)
 
     def close(self) -> None:
-        """Wait for all runs, and take no more."""
+        """Wait for all runs, and accept no more."""
         self._pool.shutdown()
 
     def __enter__(self) -> Self:
@@ -105,7 +105,7 @@ class RunQueue:
         self._places.release()
 
     async def _next(self) -> None:
-        """Until a run has ended."""
+        """Wait until a run has ended."""
         with self._lock:
             running = [asyncio.wrap_future(f) for f in self._running]
         if running:

@@ -1,4 +1,4 @@
-"""A model that runs: checks inputs, and calls an engine."""
+"""A loaded model: checks inputs, and calls an engine."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Engine(Protocol):
     """The interface of engines, which execute a model.
 
     Attributes:
-        resident: it takes arrays on its device as they are.
+        resident: whether it uses arrays on its device directly.
     """
 
     resident: bool
@@ -39,7 +39,7 @@ class Engine(Protocol):
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output: its name, element type and extents, symbolic ones by the name that the model gives them."""
+    """An input or output: its name, element type and extents, symbolic ones by the model's names."""
 
     name: str
     dtype: str
@@ -53,13 +53,13 @@ class Port:
 
 
 class Session:
-    """A model ready to run. May be called from many threads.
+    """A model ready to run. Thread-safe.
 
     Attributes:
-        artifact: what it was loaded from or built as.
-        engine: what executes it.
-        threads: threads that one run uses.
-        otherwise: gives a session for inputs that do not fit this one because of extents of 1, or None.
+        artifact: the artifact that it was loaded from or built as.
+        engine: executes it.
+        threads: threads used by one run.
+        otherwise: returns a session for inputs that this one rejects because of extents of 1, or None.
     """
 
     def __init__(self, artifact: Artifact, engine: Engine, threads: int, whole: Artifact | None = None) -> None:
@@ -94,14 +94,14 @@ class Session:
         Args:
             inputs: an array for each input, by name: anything with the buffer protocol or DLPack, or a `DeviceTensor`.
             outputs: arrays to write outputs into, by name; contiguous, writable, of the right type and shape: anything
-                with the buffer protocol or DLPack, such as a tensor of PyTorch. A `DeviceTensor` of the device that the
-                session runs on is written there, and no copy is made.
+                with the buffer protocol or DLPack, such as a tensor of PyTorch. A `DeviceTensor` on the session's
+                device is written directly, without a copy.
 
         Returns:
             The outputs by name, in the order of the model.
 
         Raises:
-            RunError: an input or output does not fit, or a node met data that it cannot work on.
+            RunError: an input or output is invalid, or a node cannot process its data.
         """
         if self._quick is not None and inputs is not None:
             found = self._quick(inputs, outputs)
@@ -124,12 +124,12 @@ class Session:
         """Fix inputs and outputs once, for many runs: `b = m.bind(x=x, y=y); b()`.
 
         Args:
-            inputs: an array for each input, by name, as `run` takes them; none may have to be converted or copied.
-            outputs: arrays to write outputs into, as `run` takes them; the others are allocated once.
-            arrays: inputs and outputs by name, where names are such as Python takes.
+            inputs: an array for each input, by name, as for `run`; none may need conversion or copying.
+            outputs: arrays to write outputs into, as for `run`; the others are allocated once.
+            arrays: inputs and outputs by name, if the names are valid in Python.
 
         Raises:
-            RunError: OCC0501 an array does not fit, or a run would not see what is written to it later.
+            RunError: OCC0501 an array is invalid, or later writes to it would not be visible to a run.
         """
         taken, given = dict(inputs or {}), dict(outputs or {})
         for name, array in arrays.items():
@@ -161,17 +161,17 @@ class Session:
         return Binding(run, made)
 
     def _for_ones(self, inputs: Mapping[str, Any]) -> Session | None:
-        """The session for extents of 1 that a node broadcasts, where inputs do not fit because of them."""
+        """The session for extents of 1 that a node broadcasts, if inputs are rejected because of them."""
         if self.otherwise is None or not isinstance(inputs, Mapping):
             return None
         try:
             shapes = {n: tuple(getattr(x, "shape", None) or np.shape(x)) for n, x in inputs.items()}
-        except ValueError:  # one is no array, as has been said of it
+        except ValueError:  # one is not an array, as already reported
             return None
         return self.otherwise(shapes)
 
     def _changes_extents(self, made: Mapping[str, Any]) -> bool:
-        """Whether other data can give outputs of other extents, or outputs are no arrays."""
+        """Whether output extents depend on the data, or outputs are not arrays."""
         shown = {s for i in self._signature.inputs for e in i.shape for s in symbols(e)}
         return any(o.kind != "tensor" or self._gives[o.name][2] - shown for o in self._signature.outputs)
 
@@ -189,7 +189,7 @@ class Session:
     def _bound(self, arrays: Sequence[Any]) -> tuple[Signature, dict[str, int]]:
         """The plan for some inputs, by its signature, and the values of its dims.
 
-        That for all sizes, else one of the others, which may take what that does not.
+        The general one, otherwise one of the others, which may accept what it rejects.
         """
         try:
             return self._signature, self._signature.bind(arrays)
@@ -201,11 +201,11 @@ class Session:
             raise
 
     async def run_async(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """`run` in a thread, while other tasks of the event loop go on.
+        """`run` in a thread, while other tasks of the event loop continue.
 
-        See `occ.RunQueue` for many runs with a bound.
+        See `occ.RunQueue` for many runs with a limit.
 
-        A task that is cancelled leaves its run to end by itself.
+        Cancelling the task does not stop the run.
 
         Raises:
             RunError: as `run`.
@@ -239,12 +239,12 @@ class Session:
             info, dtype, needed = gives[name]
             if (
                 array is not None and dtype is not None and needed <= env.keys()
-            ):  # extents that the data decide are checked when they are known
+            ):  # data-dependent extents are checked when they are known
                 self._check_output(info, dtype, array, env)
         return [outputs.get(n) for n in self._gives]
 
     def _target(self, name: str, value: Any) -> Any:
-        """An array in whose memory an output is written, without a copy."""
+        """An array whose memory an output is written to, without a copy."""
         if isinstance(value, Resident):
             return value
         try:
@@ -258,7 +258,7 @@ class Session:
     def _check_output(self, info: TensorInfo, dtype: np.dtype[Any], array: Any, env: Mapping[str, int]) -> None:
         shape = tuple([evaluate(e, env) for e in info.shape])
         fits = array.shape == shape and array.dtype == dtype
-        # Arrays first: a decoder gives one for each of its caches, and to ask for a protocol takes microseconds.
+        # Arrays first: a decoder has one for each of its caches, and protocol queries take microseconds.
         if type(array) is not np.ndarray and isinstance(array, Resident):
             writable, how = self.engine.resident, ("", " that the session can write to")
         else:
@@ -268,7 +268,7 @@ class Session:
             raise RunError("OCC0501", f"the output array `{info.name}` is {array.dtype}{list(array.shape)}, not {want}")
 
     def close(self) -> None:
-        """Let go of what the session holds outside of the process's memory: a device. Others need not be closed.
+        """Release what the session holds outside of the process's memory: a device. Others need not be closed.
 
         Raises:
             RunError: the driver of the device reports an error.
@@ -303,7 +303,7 @@ class Session:
         return f"<occ model {m.name} for {m.target}: ({ins}) -> ({outs})>"
 
     def _repr_html_(self) -> str:
-        """HTML for notebooks: what the model takes and returns."""
+        """HTML for notebooks: the model's inputs and outputs."""
         m = self.artifact.manifest
         count = sum(step.kind == "kernel" for step in m.plan.steps)
         weights = sum(w.nbytes for w in self.artifact.weights)

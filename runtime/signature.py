@@ -15,7 +15,7 @@ from occ.runtime.resident import Resident
 
 
 def numpy_dtype(name: str) -> np.dtype:
-    """The numpy dtype of an element type; those of ml_dtypes need that package, which then is there to make inputs."""
+    """The numpy dtype of an element type; ml_dtypes must be installed for its types, as it is if inputs exist."""
     try:
         return np.dtype(NUMPY_NAMES[name])
     except TypeError:
@@ -28,7 +28,7 @@ def numpy_dtype(name: str) -> np.dtype:
 
 
 def dtype_of_numpy_name(name: str) -> np.dtype:
-    """A numpy dtype by its own name, those of ml_dtypes too.
+    """A numpy dtype by name, including those of ml_dtypes.
 
     Raises:
         KeyError: there is none.
@@ -37,7 +37,7 @@ def dtype_of_numpy_name(name: str) -> np.dtype:
 
 
 def bind_shapes(infos: Sequence[TensorInfo], arrays: Sequence[Any], env: Mapping[str, int]) -> dict[str, int]:
-    """`env` with the symbols that are extents of arguments of a function; what the caller knows of them gives way."""
+    """`env` with the symbols that are extents of a function's arguments, which override the caller's values."""
     found: dict[str, int] = {}
     for info, x in zip(infos, arrays, strict=True):
         if info.kind == "tensor":
@@ -48,7 +48,7 @@ def bind_shapes(infos: Sequence[TensorInfo], arrays: Sequence[Any], env: Mapping
 def check_constraints(
     constraints: Sequence[Constraint], env: Mapping[str, int], labels: Mapping[str, str] | None = None
 ) -> list[Constraint]:
-    """Check what the build assumed; returns the constraints that name symbols without a value yet.
+    """Check the build's assumptions; returns the constraints with symbols that have no value yet.
 
     Raises:
         RunError: OCC0503 an assumption does not hold.
@@ -68,11 +68,11 @@ def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, 
     """OCC0503: an assumption does not hold.
 
     Args:
-        c: what the build assumed.
-        left, right: what its sides are.
-        labels: names that the model gave its dims.
+        c: the assumption.
+        left, right: the values of its sides.
+        labels: the model's names for its dims.
     """
-    if right < 0:  # the left side is the least that it may be
+    if right < 0:  # the left side is the minimum
         return RunError(
             "OCC0503",
             f"a result of node `{c.node}` would have {text(c.rhs, labels)} = {right} elements along an axis",
@@ -83,7 +83,7 @@ def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, 
         n, found = (
             max(left, right),
             min(left, right),
-        )  # a minimum or maximum that is not the other side is what it has besides
+        )  # the other operand of a minimum or maximum that is the other side
         if size == MOST_COUNTED:
             return RunError(
                 "OCC0503",
@@ -125,11 +125,11 @@ class Signature:
         return cls(m.inputs, m.outputs, m.dims, m.constraints, m.assumed)
 
     def arrays(self, inputs: Mapping[str, Any], *, resident: bool = False) -> list[Any]:
-        """The inputs as contiguous arrays in the order of the signature, without a copy where they allow it.
+        """The inputs as contiguous arrays in signature order, without copies if possible.
 
         Args:
             inputs: by name.
-            resident: leave arrays on a device where they are.
+            resident: whether to leave arrays on a device where they are.
 
         Raises:
             RunError: OCC0501 a missing or unknown input, or an element type that differs.
@@ -182,7 +182,7 @@ class Signature:
         return np.ascontiguousarray(array) if array.ndim and isinstance(array, np.ndarray) else array
 
     def _map(self, info: TensorInfo, dtype: np.dtype, value: Any) -> dict[Any, Any]:
-        """A map, its values of the element type."""
+        """A map with values of the element type."""
         if not isinstance(value, dict) or info.kind == "tensor":
             raise RunError(
                 "OCC0501", f"the input `{info.name}` is {type(value).__name__}, the model takes {self.show(info)}"
@@ -200,7 +200,7 @@ class Signature:
         """Values of the symbolic dims.
 
         Raises:
-            RunError: OCC0501 a rank or extent that differs; OCC0503 an assumption of the build that does not hold.
+            RunError: OCC0501 a rank or extent that differs; OCC0503 a violated assumption of the build.
         """
         env: dict[str, int] = {}
         origin: dict[str, str] = {}
@@ -243,7 +243,7 @@ class Signature:
         return env
 
     def _help(self, info: TensorInfo, *places: tuple[str, int]) -> str:
-        """The remedy for extents that differ: why they are assumed equal, and how to change that."""
+        """The remedy for differing extents: why they are assumed equal, and how to change that."""
         found = next((self._assumed[p] for p in places if p in self._assumed), None)
         if found is not None:
             return (

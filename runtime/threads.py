@@ -8,11 +8,11 @@ from pathlib import Path, PurePosixPath
 
 from occ.runtime.errors import RunError
 
-MOST = 256  # the caller of a run and the 255 workers that `c/workers.h` starts at most
+MOST = 256  # the caller of a run and at most 255 workers of `c/workers.h`
 
 
 def thread_count(asked: int | None) -> int:
-    """The threads that a run has: the number asked for, or the default; `MOST` where it is more.
+    """The threads of a run: the requested number, or the default; at most `MOST`.
 
     Raises:
         RunError: OCC0501 the number is not positive.
@@ -23,7 +23,7 @@ def thread_count(asked: int | None) -> int:
 
 
 def default_threads() -> int:
-    """OCC_NUM_THREADS if set; else the processors that this process may use, the cgroup's quota considered.
+    """OCC_NUM_THREADS if set; otherwise the processors available to this process, limited by the cgroup's quota.
 
     Raises:
         RunError: OCC0501 the variable is not a positive number.
@@ -39,7 +39,7 @@ def default_threads() -> int:
 
 
 def cgroup_quota(root: Path = Path("/")) -> int | None:
-    """Whole processors that the cgroup of this process and those around it allow, rounded up; None for no limit.
+    """Whole processors that this process's cgroup and its parents allow, rounded up; None for no limit.
 
     Control groups of version 2 (`cpu.max`) and of version 1 (`cpu.cfs_quota_us`): Linux, admin-guide/cgroup-v2 and
     scheduler/sched-bwc. A container sees its own group at the root, a service further down.
@@ -67,7 +67,7 @@ def cgroup_quota(root: Path = Path("/")) -> int | None:
 
 
 def _quota(group: Path) -> int | None:
-    """Whole processors that one group allows, rounded up; None where it states none."""
+    """Whole processors that one group allows, rounded up; None if it has no limit."""
     with suppress(OSError, ValueError):
         quota, period = (group / "cpu.max").read_text().split()
         return None if quota == "max" else -(-int(quota) // int(period))

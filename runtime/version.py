@@ -8,7 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 
 @cache
 def occ_version() -> str:
-    """The version that is installed; `unknown` for sources that nobody has installed."""
+    """The installed version; `unknown` for sources that are not installed."""
     try:
         return version("occ-compiler")
     except PackageNotFoundError:

@@ -4,16 +4,16 @@
     prototypes.py  signatures, structures and enumerations of the calls used
     library.py     finds libascendcl.so; every call goes through it, and a failing one becomes a `RunError`
     owner.py       releases what was acquired, in reverse
-    process.py     AscendCL is initialised once a process; devices are shared by sessions
+    process.py     AscendCL is initialised once per process; sessions share devices
     device.py      one device: context, streams, copies, facts
     arena.py       device memory under a limit
     tensor.py      `DeviceTensor`: an array that stays on the device
-    model.py       a loaded model: what it takes and gives, and its gears
+    model.py       a loaded model: its inputs and outputs, and its gears
     launch.py      one execution of a model: datasets, gears, results
     singleop.py    operators one by one, from single-operator models
     profiling.py   the device's own profiler
     options.py     the options of a session
     atc.py         the offline compiler, `.air` -> `.om`
 
-The C interface is that of the public headers of CANN (`acl/acl.h` and its neighbours).
+The C interface follows the public headers of CANN (`acl/acl.h` and its neighbours).
 """

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 from occ.runtime.errors import RunError
 
-# What AscendCL asks of memory that is cut up by the caller: blocks begin at 64 bytes (128 in older releases), and the
+# AscendCL's requirements for memory managed by the caller: blocks start at 64 bytes (128 in older releases), and the
 # device may read up to 32 bytes past a tensor.
 ALIGNMENT, BEHIND = 128, 32
 POWER_OF_TWO, AS_REQUESTED = "kNextPowerOfTwo", "kSameAsRequested"
@@ -23,7 +23,7 @@ class OutOfMemory(RunError):
 
 @dataclass(frozen=True)
 class Block:
-    """Device memory in use: `size` bytes asked for, at `address`."""
+    """Device memory in use: a request for `size` bytes, at `address`."""
 
     address: int
     size: int
@@ -31,7 +31,7 @@ class Block:
 
 @dataclass
 class _Region:
-    """Memory from the driver; `free` are the spans (start, end) that nobody uses, in order and never touching."""
+    """Memory from the driver; `free` are the unused spans (start, end), sorted and never adjacent."""
 
     base: int
     size: int
@@ -43,12 +43,12 @@ class _Region:
 
 
 class Arena:
-    """Blocks of device memory. May be used from many threads.
+    """Blocks of device memory. Thread-safe.
 
     Attributes:
-        limit: bytes that may be taken from the driver, None for no limit.
-        strategy: `kNextPowerOfTwo`: the arena at least doubles when it grows, so that it grows seldom;
-            `kSameAsRequested`: it grows by what is asked for.
+        limit: maximum bytes taken from the driver, None for no limit.
+        strategy: `kNextPowerOfTwo`: the arena at least doubles when it grows, so it grows rarely;
+            `kSameAsRequested`: it grows by the requested size.
         reserved: bytes taken from the driver.
         used: bytes of the blocks in use, rounded up.
         peak: largest `reserved` so far.
@@ -86,7 +86,7 @@ class Arena:
             return Block(address, size)
 
     def give(self, block: Block) -> None:
-        """Take a block back."""
+        """Free a block."""
         with self._lock:
             region, need = self._blocks.pop(block.address)
             start = block.address - region.base
@@ -105,7 +105,7 @@ class Arena:
         return self._regions[k], start, end
 
     def _grow(self, need: int, asked: int) -> tuple[_Region, int, int]:
-        """A new region; what nobody uses goes back to the driver first, if that is what makes room."""
+        """A new region; unused ones are first returned to the driver, if that makes enough room."""
         size = self._allowed(self._wanted(need), need)
         if size is None:
             self.trim()
@@ -135,7 +135,7 @@ class Arena:
         return min(size, room) if room >= need else None
 
     def _region_memory(self, size: int, need: int) -> tuple[int, int]:
-        """Memory of `size` bytes; of what is needed when the device has no more, and nothing unused is left."""
+        """Memory of `size` bytes; of the minimum needed if the device has no more, and nothing unused is left."""
         try:
             return self._malloc(size), size
         except RunError as e:
@@ -148,10 +148,10 @@ class Arena:
             raise OutOfMemory(e.code, e.message, e.help) from None
 
     def trim(self) -> None:
-        """Give regions without any block in use back to the driver.
+        """Return regions without used blocks to the driver.
 
         Raises:
-            RunError: the driver does not take one.
+            RunError: the driver rejects one.
         """
         with self._lock:
             for region in [r for r in self._regions if r.unused]:
@@ -160,10 +160,10 @@ class Arena:
                 self._free(region.base)
 
     def close(self) -> None:
-        """Give everything back.
+        """Return everything.
 
         Raises:
-            RunError: the first region that the driver does not take, after all were tried.
+            RunError: the first region that the driver rejects, after all were tried.
         """
         first: RunError | None = None
         with self._lock:

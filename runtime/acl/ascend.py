@@ -30,9 +30,10 @@ class AscendDevice:
 
     Attributes:
         device: shared by the sessions of the process.
-        arena: memory of this session, under its `npu_mem_limit`.
+        arena: this session's memory, under its `npu_mem_limit`.
         store: its parts.
-        blocking: run part by part, so that an error names the part; on by ASCEND_LAUNCH_BLOCKING=1, as torch_npu reads it.
+        blocking: whether to run part by part, so that an error names the part; enabled by ASCEND_LAUNCH_BLOCKING=1, as
+        in torch_npu.
     """
 
     def __init__(self, options: Options) -> None:
@@ -61,7 +62,7 @@ class AscendDevice:
         self._finalizer = weakref.finalize(self, close_quietly, self._owner)
 
     def renew(self) -> None:
-        """See `occ.runtime.forks`: what the parent has of a device is not its child's."""
+        """See `occ.runtime.forks`: a child must not use its parent's device state."""
         self._state = threading.Condition()
         self._runs, self._forked = 0, True
 
@@ -78,7 +79,7 @@ class AscendDevice:
         return made
 
     def room(self, dtype: str, shape: Sequence[int], size: int) -> int:
-        """Bytes to set aside for a tensor: AscendCL wants room for the largest gear of a model with gears."""
+        """Bytes to reserve for a tensor: for a model with gears, AscendCL needs space for the largest."""
         number = DATA_TYPES.get(dtype)
         alike = (
             largest
@@ -90,7 +91,7 @@ class AscendDevice:
         return max(size, *alike, 0)
 
     def begin(self) -> AscendRun:
-        """See `Accelerator`. Where not all parts fit into memory at once, runs take turns.
+        """See `Accelerator`. If not all parts fit into memory at once, runs take turns.
 
         Raises:
             RunError: OCC0501 the session is closed, or a parent of this process opened it.
@@ -106,13 +107,13 @@ class AscendDevice:
         return AscendRun(self)
 
     def ended(self) -> None:
-        """A run is over."""
+        """Mark a run as finished."""
         with self._state:
             self._runs -= 1
             self._state.notify_all()
 
     def close(self) -> None:
-        """See `Accelerator`; waits for the runs under way.
+        """See `Accelerator`; waits for current runs.
 
         Raises:
             RunError: the driver reports an error, after everything was released.

@@ -15,11 +15,11 @@ from occ.runtime.acl.prototypes import DDR, DEVICE_TO_DEVICE, DEVICE_TO_HOST, HB
 from occ.runtime.acl.statuses import CONTEXT_NULL
 from occ.runtime.errors import RunError
 
-_RUNS_ON_DEVICE = 0  # aclrtRunMode: the program runs on the device's own CPU, and all memory is the device's
+_RUNS_ON_DEVICE = 0  # aclrtRunMode: the program runs on the device's own CPU, and all memory belongs to the device
 
 
 class AclDevice:
-    """A device. Calls about it are made inside `with device.current()`, in any thread.
+    """A device. Calls about it are made inside `with device.current()`, on any thread.
 
     Attributes:
         number: as in `device_id`.
@@ -62,10 +62,10 @@ class AclDevice:
 
     @contextmanager
     def current(self) -> Generator[None]:
-        """Make this device's context the current one of the thread; the one before comes back.
+        """Make this device's context the current one of the thread; the previous one is restored.
 
         Raises:
-            AclError: the driver refuses.
+            AclError: the driver rejects it.
         """
         before = self._enter()
         try:
@@ -75,10 +75,10 @@ class AclDevice:
 
     @contextmanager
     def leaving(self) -> Generator[None]:
-        """As `current`, for releases: they are tried even where the driver refuses at first, and its error comes after.
+        """Like `current`, for releases: tried even if the driver fails at first; its error is raised afterwards.
 
         Raises:
-            AclError: the driver refused.
+            AclError: the driver rejected it.
         """
         before, refused = None, None
         for _ in range(2):
@@ -95,7 +95,7 @@ class AclDevice:
             raise refused
 
     def _enter(self) -> int | None:
-        """Make the context current; returns the one before."""
+        """Make the context current; returns the previous one."""
         before = self._current()
         if before != self.context:
             self.acl.call("aclrtSetCurrentContext", self.context, doing=f"switching to device {self.number}")
@@ -131,7 +131,7 @@ class AclDevice:
         return address.value or 0
 
     def free(self, address: int) -> None:
-        """Give device memory back."""
+        """Free device memory."""
         self.acl.call("aclrtFree", address, doing=f"freeing memory of device {self.number}")
 
     def upload(self, address: int, array: np.ndarray) -> None:
@@ -155,7 +155,7 @@ class AclDevice:
             self.acl.call("aclrtMemcpyAsync", target, size, source, size, DEVICE_TO_DEVICE, stream, doing=doing)
 
     def _memory(self) -> str:
-        """How much memory the device has, in words."""
+        """The device's memory sizes, in words."""
         free, total = ctypes.c_size_t(), ctypes.c_size_t()
         for kind in (HBM, DDR):
             status = self.acl.status("aclrtGetMemInfo", kind, ctypes.byref(free), ctypes.byref(total))
@@ -166,7 +166,7 @@ class AclDevice:
     # streams
 
     def take_stream(self) -> int:
-        """A stream that nobody else uses, until `give_stream`."""
+        """A stream for exclusive use, until `give_stream`."""
         with self._lock:
             if self._idle:
                 return self._idle.pop()
@@ -178,12 +178,12 @@ class AclDevice:
         return handle
 
     def give_stream(self, stream: int) -> None:
-        """Take a stream back, with nothing queued on it."""
+        """Return a stream with nothing queued on it."""
         with self._lock:
             self._idle.append(stream)
 
     def synchronize(self, stream: int, what: str) -> None:
-        """Wait until everything queued on a stream is done; `what` that is, for the message.
+        """Wait until everything queued on a stream is done; `what` describes it, for the message.
 
         Raises:
             AclError: something that was queued failed.
@@ -191,7 +191,7 @@ class AclDevice:
         self.acl.call("aclrtSynchronizeStream", stream, doing=f"running {what} on device {self.number}")
 
     def order(self, first: int, second: int, owner: Owner) -> None:
-        """Have the stream `second` wait for all that is on the stream `first` so far; `owner` keeps the event.
+        """Make the stream `second` wait for everything on the stream `first` so far; `owner` keeps the event.
 
         Raises:
             AclError: the driver refuses.
@@ -203,7 +203,7 @@ class AclDevice:
         self.acl.call("aclrtRecordEvent", handle, first, doing=doing)
         self.acl.call("aclrtStreamWaitEvent", second, handle, doing=doing)
 
-    # the end
+    # release
 
     def close(self) -> None:
         """Release everything of the device.

@@ -15,7 +15,7 @@ Span = tuple[int, int]  # address on the device, bytes
 
 
 class Launch:
-    """Executes a model once: made, started, and closed when it is done. All with the device current."""
+    """Executes a model once: created, started, and closed when it is done, all with the device current."""
 
     def __init__(
         self, model: Model, arena: Arena, inputs: Sequence[Span], outputs: Sequence[Span], shapes: Sequence[Shape]
@@ -23,8 +23,8 @@ class Launch:
         """Prepare an execution.
 
         Args:
-            model: to execute; its lock is held by the caller until the execution is done.
-            arena: takes the hidden input of a model with gears.
+            model: the model; the caller holds its lock until the execution is done.
+            arena: holds the hidden input of a model with gears.
             inputs: device memory of each input, in the order of the model.
             outputs: device memory for each output.
             shapes: extents of each input.
@@ -73,7 +73,7 @@ class Launch:
         self._acl.call(call, self._model.id, self._inputs, gears.input, *values, doing=self._doing)
 
     def _set_shape(self, k: int, tensor: ModelTensor, shape: Shape) -> None:
-        """Say the extents of an input of a model whose shapes are open."""
+        """Set the extents of an input of a model with open shapes."""
         dims, form = (ctypes.c_int64 * max(1, len(shape)))(*shape), self._model.open_format(k)
         desc = self._acl.make("aclCreateTensorDesc", tensor.number, len(shape), dims, form, doing=self._doing)
         self._owner.add(self._acl.value, "aclDestroyTensorDesc", desc)
@@ -107,10 +107,10 @@ class Launch:
         return tuple(shape)
 
     def check(self, expected: Sequence[Shape]) -> None:
-        """Compare the extents that came out with those of the plan.
+        """Compare the actual extents with the plan's.
 
         Raises:
-            RunError: OCC0512 they differ, which would mean that memory was read wrongly.
+            RunError: OCC0512 they differ, so memory was read wrongly.
         """
         for tensor, got, want in zip(self._model.outputs, self.shapes(), expected, strict=True):
             if got != tuple(want):
@@ -119,10 +119,10 @@ class Launch:
                 )
 
     def output_shapes(self, most: Sequence[Shape]) -> list[Shape]:
-        """The extents that came out, where the data decide them.
+        """The actual extents, if they are data-dependent.
 
         Raises:
-            RunError: OCC0512 they are more than there was memory for.
+            RunError: OCC0512 they exceed the allocated memory.
         """
         found = self.shapes()
         for tensor, got, room in zip(self._model.outputs, found, most, strict=True):

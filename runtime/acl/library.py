@@ -14,14 +14,14 @@ from occ.runtime.errors import RunError
 from occ.runtime.release import read_release
 
 MAIN = "libascendcl.so"
-OVERRIDE = "OCC_ASCENDCL"  # path of the library, where it is in none of the usual places
+OVERRIDE = "OCC_ASCENDCL"  # path of the library, if it is in none of the usual places
 _ROOTS = (
     "/usr/local/Ascend/ascend-toolkit/latest",
     "/usr/local/Ascend/nnrt/latest",
     "/usr/local/Ascend/latest",
     "/usr/local/Ascend/cann",
 )
-_OTHER_SOC = "socVersion"  # in the driver's words about an `.om` of another SoC; the status then is a general one
+_OTHER_SOC = "socVersion"  # the driver's text for an `.om` of another SoC, whose status is a general one
 _LONGEST = 600  # characters of the driver's message that an error repeats
 
 
@@ -30,7 +30,7 @@ class AclError(RunError):
 
     Attributes:
         call: its name.
-        status: the number it returned, 0 where the call has none and gave nothing.
+        status: its return value, 0 if the call has none and returned null.
     """
 
     def __init__(self, call: str, status: int, doing: str, detail: str) -> None:
@@ -46,7 +46,7 @@ class Acl:
 
     Attributes:
         path: as it was opened.
-        release: of the CANN that it belongs to, or empty.
+        release: of its CANN, or empty.
     """
 
     def __init__(self, path: Path | str) -> None:
@@ -82,7 +82,7 @@ class Acl:
                         continue
 
     def status(self, name: str, *args: Any) -> int:
-        """Make a call that returns a status, and give the status."""
+        """Make a call that returns a status, and return the status."""
         return int(self._function(name)(*args))
 
     def call(self, name: str, *args: Any, doing: str) -> None:
@@ -91,7 +91,7 @@ class Acl:
         Args:
             name: of the call.
             args: its arguments.
-            doing: what the user wanted, for the message.
+            doing: the user's intention, for the message.
 
         Raises:
             AclError: the status is not 0.
@@ -111,7 +111,7 @@ class Acl:
         return value
 
     def value(self, name: str, *args: Any) -> Any:
-        """Make a call whose result is a plain value; it cannot fail in a way that it tells."""
+        """Make a call that returns a plain value, and no errors."""
         return self._function(name)(*args)
 
     def recent_message(self) -> str:
@@ -126,7 +126,7 @@ class Acl:
 
 
 def _location(path: str) -> Path:
-    """Where a loaded library is; one that was opened by name is somewhere on the loader's path."""
+    """The path of a loaded library; one opened by name is somewhere on the loader's path."""
     if "/" in path:
         return Path(path)
     try:
@@ -137,7 +137,7 @@ def _location(path: str) -> Path:
 
 
 def places() -> list[Path]:
-    """Where the library is looked for, in order; besides these, where the loader itself looks."""
+    """Where the library is searched, in order; the loader's own search path comes last."""
     roots = [os.environ[k] for k in ("ASCEND_HOME_PATH", "ASCEND_TOOLKIT_HOME") if os.environ.get(k)]
     return [Path(r) / folder / MAIN for r in (*roots, *_ROOTS) for folder in ("lib64", "runtime/lib64")]
 

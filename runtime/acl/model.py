@@ -33,8 +33,8 @@ class ModelTensor:
     """An input or output as the model describes it.
 
     Attributes:
-        dims: extents, -1 for one that changes.
-        size: bytes at the largest gear; 0 where the shape is open.
+        dims: extents, -1 for a variable one.
+        size: bytes for the largest gear; 0 if the shape is open.
         number: its aclDataType.
     """
 
@@ -57,8 +57,8 @@ class Gears:
 
     Attributes:
         kind: `batch`, `image` or `dims`.
-        choices: per gear the batch; height and width; or all extents of all inputs in a row.
-        input: index of the hidden input that carries the choice.
+        choices: per gear the batch; height and width; or all extents of all inputs, concatenated.
+        input: index of the hidden input that selects the gear.
     """
 
     kind: str
@@ -73,7 +73,8 @@ class Model:
         name: for messages.
         inputs: without the hidden input of the gears.
         gears: or None.
-        lock: held from before an execution is queued until it is done: AscendCL wants executions of one model in turn.
+        lock: held from before an execution is queued until it is done: AscendCL requires executions of one model to be
+        sequential.
     """
 
     def __init__(self, device: AclDevice, arena: Arena, name: str, source: Path | np.ndarray) -> None:
@@ -81,9 +82,9 @@ class Model:
 
         Args:
             device: to load it on.
-            arena: takes its weights and work space.
+            arena: holds its weights and work space.
             name: for messages.
-            source: a file, or its bytes u8[n], which have to stay for as long as the model.
+            source: a file, or its bytes u8[n], which must live as long as the model.
 
         Raises:
             RunError: OCC0511 it does not fit into device memory; OCC0510 or OCC0512 it does not load.
@@ -97,7 +98,7 @@ class Model:
             self._describe()
 
     def _load(self) -> int:
-        """Load the model into memory of the arena; returns the bytes that it takes there."""
+        """Load the model into arena memory; returns the bytes that it takes there."""
         work, weight = ctypes.c_size_t(), ctypes.c_size_t()
         sizes = ctypes.byref(work), ctypes.byref(weight)
         number = ctypes.c_uint32()
@@ -110,7 +111,7 @@ class Model:
             data = self._source.ctypes.data, self._source.size
             self._acl.call("aclmdlQuerySizeFromMem", *data, *sizes, doing=doing)
             call, where = "aclmdlLoadFromMemWithMem", (*data, ctypes.byref(number))
-        larger, smaller = sorted((work, weight), key=lambda n: -n.value)  # the larger first: less is cut to pieces
+        larger, smaller = sorted((work, weight), key=lambda n: -n.value)  # the larger first: otherwise fragmentation
         blocks = {id(n): self._take(n.value) for n in (larger, smaller)}
         memory = [v for n in (work, weight) for v in (blocks[id(n)].address, n.value)]
         self._acl.call(call, *where, *memory, doing=doing)
@@ -150,18 +151,18 @@ class Model:
         return made
 
     def _check_size(self, tensor: ModelTensor, doing: str) -> None:
-        """A size of 0 is right for empty tensors and for open shapes, and else tells of a failure."""
+        """Check a size of 0: correct for empty tensors and open shapes, otherwise a failure."""
         is_open = self.gears is None and any(d < 0 for d in tensor.dims)
         if not tensor.size and not is_open and 0 not in tensor.dims:
             raise RunError("OCC0512", f"{doing} failed: AscendCL gives no size for `{tensor.name}`")
 
     def open_format(self, k: int) -> int:
-        """The aclFormat of an input with an open shape; ND where the model does not say."""
+        """The aclFormat of an input with an open shape; ND if the model does not state it."""
         found: int = self._acl.value("aclmdlGetInputFormat", self._desc, k)
         return found if found >= 0 else FORMAT_ND
 
     def _gears(self, hidden: int) -> Gears:
-        """The gears, by asking for each kind in turn: a model has one."""
+        """The gears, by querying each kind in turn: a model has one."""
         acl, doing = self._acl, f"reading the gears of part `{self.name}`"
         batches, images = Batches(), ImageSizes()
         acl.call("aclmdlGetDynamicBatch", self._desc, ctypes.byref(batches), doing=doing)

@@ -17,7 +17,7 @@ def _device(text: str) -> int:
 
 
 def _limit(text: str) -> int | None:
-    """Bytes, or 0 for no limit, as the provider's SIZE_MAX."""
+    """Bytes, or 0 for no limit, like the provider's SIZE_MAX."""
     if not text.isascii() or not text.isdigit():
         raise ValueError("a number of bytes")
     value = int(text)
@@ -41,7 +41,7 @@ class Options:
     Attributes:
         device_id: which device.
         npu_mem_limit: bytes of device memory for weights, work space, inputs and outputs; None for no limit.
-        arena_extend_strategy: how the memory of the session grows, see `Arena`.
+        arena_extend_strategy: how the session's memory grows, see `Arena`.
         profile: folder for the device's profiler, or empty.
     """
 
@@ -52,10 +52,10 @@ class Options:
 
     @classmethod
     def read(cls, *sources: Mapping[str, Any]) -> Options:
-        """Options from mappings, later ones winning; what the build has recorded comes first.
+        """Options from mappings, with later ones taking precedence; the build's own come first.
 
         Raises:
-            RunError: OCC0501 an unknown key, or a bad value; the message lists the right ones.
+            RunError: OCC0501 an unknown key, or a bad value; the message lists valid ones.
         """
         made: dict[str, Any] = {}
         for key, value in ((k, v) for s in sources for k, v in s.items()):

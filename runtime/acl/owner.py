@@ -13,9 +13,8 @@ from occ.runtime.errors import RunError
 class Owner:
     """Releases in reverse order.
 
-    A release that fails does not stop the others, and the first failure is the one that is raised. As a context manager
-    it releases when the block fails, and keeps everything when it succeeds. A forked child has no part in what its parent
-    acquired: there nothing is released.
+    A failed release does not stop the others, and the first failure is raised. As a context manager it releases if the
+    block fails, and keeps everything if it succeeds. In a forked child nothing of the parent's is released.
     """
 
     def __init__(self) -> None:
@@ -23,7 +22,7 @@ class Owner:
         self._process = os.getpid()
 
     def add(self, release: Callable[..., Any], *args: Any) -> None:
-        """Have `release(*args)` called on close."""
+        """Register `release(*args)` for close."""
         self._releases.append((release, args))
 
     def close(self) -> None:
@@ -53,4 +52,4 @@ class Owner:
         try:
             self.close()
         except RunError:
-            return  # the error on its way is the cause, and is the one to tell
+            return  # the error in flight is the cause, and the one to report

@@ -25,7 +25,7 @@ class Part:
     """A part of the plan, loaded or not.
 
     Attributes:
-        record: what the artifact says about it.
+        record: its description in the artifact.
         open: loads it.
         model: the loaded model, or None.
         inputs, outputs: for each tensor of the model, its position in the record.
@@ -40,10 +40,10 @@ class Part:
         self.users = 0
 
     def fit(self, model: Loaded) -> None:
-        """Compare the model with the record; operators one by one are in the order of the record by themselves.
+        """Compare the model with the record; single-operator programs follow the order of the record anyway.
 
         Raises:
-            RunError: OCC0502 they do not belong together.
+            RunError: OCC0502 they do not match.
         """
         if isinstance(model, OperatorModel):
             self.inputs, self.outputs = list(range(model.inputs)), list(range(len(model.outputs)))
@@ -52,7 +52,7 @@ class Part:
         self.outputs = self._order("output", self.record.outputs, model.outputs)
 
     def _order(self, side: str, want: Sequence[PartTensor], have: Sequence[ModelTensor]) -> list[int]:
-        """Inputs by name where the model has all names, else by position; outputs by position."""
+        """Inputs by name if the model has all names, else by position; outputs by position."""
         names = [t.name for t in want]
         by_name = sorted(names) == sorted(t.name for t in have) and len(set(names)) == len(names)
         order = [names.index(t.name) for t in have] if by_name else list(range(len(have)))
@@ -78,7 +78,7 @@ def _text(t: PartTensor) -> str:
 
 
 def _with_weights(folder: Path, files: Mapping[str, bytes], model: str, weights: Sequence[str]) -> Path:
-    """Write a model and its weights as AscendCL looks for them: in `weight` beside it."""
+    """Write a model and its weights in AscendCL's layout: weights in `weight` next to it."""
     (folder / "weight").mkdir()
     for name in weights:
         (folder / "weight" / name.rpartition("/")[2]).write_bytes(files[name])
@@ -88,10 +88,10 @@ def _with_weights(folder: Path, files: Mapping[str, bytes], model: str, weights:
 
 
 class PartStore:
-    """Loads parts into the memory of a session.
+    """Loads parts into a session's memory.
 
     Attributes:
-        swapping: not all parts fit at once, so that parts are unloaded to make room for others.
+        swapping: whether not all parts fit at once, so that parts are unloaded to make room for others.
     """
 
     def __init__(self, device: AclDevice, arena: Arena) -> None:
@@ -105,8 +105,8 @@ class PartStore:
         """Load a part for the first time.
 
         Raises:
-            RunError: OCC0502 it is not compiled, or not what the plan expects; OCC0510 it is for another SoC; OCC0511
-                it does not fit into memory.
+            RunError: OCC0502 it is not compiled, or does not match the plan; OCC0510 it is for another SoC; OCC0511 it
+            does not fit into memory.
         """
         self._check_machine(record)
         member = record.om or (record.beside if record.beside in files else "")
@@ -151,10 +151,10 @@ class PartStore:
             )
 
     def use(self, part: Part) -> Loaded:
-        """The model of a part, loaded and kept so until `unuse`.
+        """The model of a part, loaded and kept until `unuse`.
 
         Raises:
-            RunError: it does not load; OutOfMemory also if parts in use are what takes up the memory.
+            RunError: it does not load; OutOfMemory also if the memory is taken by parts in use.
         """
         with self._lock:
             if part.model is None:
@@ -166,7 +166,7 @@ class PartStore:
             return part.model
 
     def unuse(self, part: Part) -> None:
-        """A run is done with a part."""
+        """Mark that a run has finished with a part."""
         with self._lock:
             part.users -= 1
 
@@ -186,7 +186,7 @@ class PartStore:
         return model
 
     def _unload_one(self) -> bool:
-        """Unload the part that has not been used for longest; whether there was one."""
+        """Unload the least recently used part; returns whether there was one."""
         idle = next((p for p in self._loaded if not p.users), None)
         if idle is None:
             return False
@@ -201,7 +201,7 @@ class PartStore:
         model.close()
 
     def take(self, size: int) -> Block:
-        """Memory for a tensor, if need be instead of parts that are not in use.
+        """Memory for a tensor, if necessary in place of unused parts.
 
         Raises:
             OutOfMemory: there is none.

@@ -1,7 +1,7 @@
 """AscendCL in this process: initialised once, finalised last.
 
-Releases of CANN before 8.5 allow `aclInit` once in the life of a process, so it stays initialised when no session is
-left, and is finalised when the process ends, or by `shutdown`. What another library has initialised is left alone.
+CANN releases before 8.5 allow `aclInit` once in the life of a process, so it stays initialised when no session is left,
+and is finalised when the process ends, or by `shutdown`. An initialisation by another library is left alone.
 """
 
 from __future__ import annotations
@@ -78,7 +78,7 @@ def acquire(device_id: int) -> AclDevice:
 
 
 def release(device: AclDevice) -> None:
-    """Let go of a device; the last one resets it.
+    """Release a device; the last user resets it.
 
     Raises:
         RunError: the driver reports an error.
@@ -93,7 +93,7 @@ def release(device: AclDevice) -> None:
 
 
 def shutdown() -> None:
-    """Finalise AscendCL. Sessions and device tensors have to be closed before.
+    """Finalise AscendCL. Sessions and device tensors must be closed before.
 
     Raises:
         RunError: a device is still in use, or the driver reports an error.
@@ -121,8 +121,8 @@ def _at_exit() -> None:
         try:
             shutdown()
         except RunError:
-            return  # the process is ending: there is nobody left to tell
+            return  # the process is ending: nobody can be told
 
 
-# At exit finalisers run in the reverse of the order in which they were made: this one after those of all sessions.
+# At exit, finalisers run in reverse order of creation: this one after those of all sessions.
 weakref.finalize(_process, _at_exit)

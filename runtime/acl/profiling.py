@@ -9,7 +9,7 @@ from occ.runtime.acl.device import AclDevice
 from occ.runtime.acl.owner import Owner
 from occ.runtime.errors import RunError
 
-_CALLS, _TASK_TIMES, _AICORE, _AICPU = 1, 2, 4, 8  # dataTypeConfig: what is recorded
+_CALLS, _TASK_TIMES, _AICORE, _AICPU = 1, 2, 4, 8  # dataTypeConfig: what to record
 _PIPE_UTILIZATION = 1  # aclprofAicoreMetrics
 
 
@@ -21,11 +21,11 @@ class Profiler:
 
         Args:
             device: to record.
-            folder: for the recordings; made if need be.
+            folder: for the recordings; created if necessary.
             owner: stops and releases the profiler.
 
         Raises:
-            RunError: OCC0605 the folder cannot be made.
+            RunError: OCC0605 the folder cannot be created.
         """
         self._device, self._folder, self._owner = device, folder, owner
         try:

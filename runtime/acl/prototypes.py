@@ -6,7 +6,7 @@ import ctypes
 
 MAX_DIMS = 128
 MAX_NAME = 128
-GEAR_INPUT = "ascend_mbatch_shape_data"  # the hidden input that carries the chosen gear
+GEAR_INPUT = "ascend_mbatch_shape_data"  # the hidden input that selects the gear
 ALL_INPUTS = 2**64 - 1  # (size_t)-1: gear queries are about the model, not about one input
 
 HUGE_FIRST = 0  # aclrtMemMallocPolicy
@@ -14,12 +14,12 @@ HOST_TO_DEVICE, DEVICE_TO_HOST, DEVICE_TO_DEVICE = 1, 2, 3  # aclrtMemcpyKind
 DDR, HBM = 0, 1  # aclrtMemAttr
 FORMAT_ND = 2
 
-# aclDataType of our element types; it is also the number of ge::DataType.
+# aclDataType of the element types; equal to the number of ge::DataType.
 DATA_TYPES = {
     "f32": 0, "f16": 1, "i8": 2, "i32": 3, "u8": 4, "i16": 6, "u16": 7, "u32": 8, "i64": 9, "u64": 10, "f64": 11, "bool": 12,
     "c64": 16, "c128": 17, "bf16": 27, "f8e5m2": 35, "f8e4m3fn": 36, "f8e8m0": 37,
 }  # fmt: skip
-# How `atc --singleop` spells types: aclDataType and bytes.
+# Type names of `atc --singleop`: aclDataType and bytes.
 SINGLE_OP_TYPES = {
     "float": (0, 4), "float16": (1, 2), "int8": (2, 1), "int32": (3, 4), "uint8": (4, 1), "int16": (6, 2), "uint16": (7, 2),
     "uint32": (8, 4), "int64": (9, 8), "uint64": (10, 8), "double": (11, 8), "bool": (12, 1), "complex64": (16, 8),
@@ -59,8 +59,8 @@ _TYPES = {
     "l": ctypes.c_int64, "L": ctypes.c_uint64, "f": ctypes.c_float, "b": ctypes.c_uint8,
 }  # fmt: skip
 
-# Result and parameters of each call by letter: i int32 (also aclError and enumerations), u uint32, l int64, L uint64,
-# z size_t, f float, b uint8, s char *, p any other pointer, v void. What a call writes to is a pointer.
+# Result and parameters of each call by letter: i int32 (also aclError and enumerations), u uint32, l int64, L uint64, z
+# size_t, f float, b uint8, s char *, p any other pointer, v void. Outputs are pointers.
 _LETTERS = {
     # process and device
     "aclInit": "is", "aclFinalize": "i", "aclGetRecentErrMsg": "s", "aclrtGetSocName": "s",

@@ -23,7 +23,7 @@ from occ.runtime.signature import numpy_dtype
 
 
 class Host(Protocol):
-    """The interface of a session's device to a run; `AscendDevice` describes each member."""
+    """The interface that a session's device offers to a run; `AscendDevice` describes each member."""
 
     device: AclDevice
     arena: Arena
@@ -37,7 +37,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True)
 class Tensor:
-    """Device memory that holds a tensor."""
+    """Device memory of a tensor."""
 
     address: int
     nbytes: int
@@ -52,12 +52,12 @@ class _Queued:
     model: Loaded
     launch: Launch | OperatorLaunch
     shapes: list[Shape]
-    measured: bool = False  # the data decide extents, and `shapes` has their upper bounds; then what they are
+    measured: bool = False  # extents are data-dependent, and `shapes` has their upper bounds, later their values
 
 
 @dataclass
 class _Stream:
-    """A stream of the run, with what `sync` still has to do for it."""
+    """A stream of the run, with the work left for its `sync`."""
 
     handle: int
     queued: list[_Queued] = field(default_factory=list)
@@ -65,7 +65,7 @@ class _Stream:
     after: list[_Stream] = field(default_factory=list)
 
     def __str__(self) -> str:
-        """The parts whose failure waiting for the stream would tell: its own, and those of streams that it waits for."""
+        """The parts whose failure a wait for the stream would reveal: its own, and those of streams it waits for."""
         queued = [q for s in (self, *self.after) for q in s.queued]
         return ", ".join(f"`{q.part.record.name}`" for q in queued) or "a copy"
 
@@ -73,8 +73,8 @@ class _Stream:
 class AscendRun:
     """A run; see `occ.runtime.device.DeviceRun`.
 
-    Executions of one model have to come in order, so a model is locked while it is queued. Nobody waits for
-    a lock while holding one: what this run has queued is finished first.
+    Executions of one model must be sequential, so a model is locked while it is queued. Nobody waits for a lock while
+    holding one: this run's queued work is finished first.
     """
 
     def __init__(self, host: Host) -> None:
@@ -135,7 +135,7 @@ class AscendRun:
         self._execute(part, inputs, outputs, stream)
 
     def measure(self, part: Part, inputs: Sequence[Tensor], outputs: Sequence[Tensor], stream: int) -> list[Shape]:
-        """See `DeviceRun`; the driver tells extents when the execution is done.
+        """See `DeviceRun`; the driver reports extents when the execution is done.
 
         Raises:
             RunError: as `execute`; OCC0512 a result is larger than its memory.
@@ -169,7 +169,7 @@ class AscendRun:
         try:
             return self._host.store.use(part)
         except OutOfMemory:
-            self._finish_streams()  # what this run has queued may be what is in the way
+            self._finish_streams()  # this run's own queued work may be in the way
             return self._host.store.use(part)
 
     def _start(
@@ -188,7 +188,7 @@ class AscendRun:
             launch.start(s.handle, blocking=self._host.blocking)
         except BaseException:
             s.queued.pop()
-            with suppress(RunError):  # a part of it may be queued already
+            with suppress(RunError):  # a part of it may already be queued
                 self._device.synchronize(s.handle, str(s))
             with suppress(RunError):
                 launch.close()
@@ -202,10 +202,10 @@ class AscendRun:
             second.after.append(first)
 
     def sync(self, stream: int) -> None:
-        """Wait for a stream, and do the copies to the host that are due.
+        """Wait for a stream, and make its pending copies to the host.
 
         Raises:
-            RunError: something that was queued failed, or gave a tensor of an unexpected shape.
+            RunError: queued work failed, or returned a tensor of an unexpected shape.
         """
         with self._device.current():
             self._finish(self._stream(stream))
@@ -251,13 +251,13 @@ class AscendRun:
                 self._streams[number] = _Stream(self._device.take_stream())
         return self._streams[number]
 
-    # the end
+    # release
 
     def close(self) -> None:
         """See `DeviceRun`.
 
         Raises:
-            RunError: the driver reports an error while things are released; everything was tried.
+            RunError: the driver reports an error during release; everything was tried.
         """
         end = Owner()
         end.add(self._host.ended)

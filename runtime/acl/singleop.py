@@ -1,7 +1,7 @@
 """A device part that runs operator by operator, with models of `atc --singleop`.
 
-`device/NAME.program.json` has the operators in order: the entry that was compiled, and which values it reads and writes.
-Values are numbered: the inputs of the part, then its constants, then results as they come.
+`device/NAME.program.json` lists the operators in order: the compiled entry, and the values that each reads and writes.
+Values are numbered: the inputs of the part, then its constants, then results in order.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class OperatorModel:
 
     Attributes:
         name: of the part, for messages.
-        outputs: numbers of the values that the part gives.
-        operators: what is run in order.
+        outputs: numbers of the part's output values.
+        operators: executed in order.
         constants: device memory of each constant.
         lock: held from before the operators are queued until they are done.
     """
@@ -41,11 +41,11 @@ class OperatorModel:
 
         Args:
             device: to load them on.
-            arena: takes the constants.
+            arena: holds the constants.
             name: for messages.
             program: the record of the part, JSON.
             constants: their bytes in order, u8[n].
-            compiled: models of operators, which have to stay for as long as the process.
+            compiled: models of operators, which must live as long as the process.
 
         Raises:
             RunError: OCC0511 the constants do not fit; OCC0512 an operator does not load.
@@ -72,7 +72,7 @@ class OperatorModel:
         return block
 
     def close(self) -> None:
-        """Release what the operators need; their models stay loaded, because AscendCL has no call to unload them.
+        """Release the operators' resources; their models stay loaded, because AscendCL has no call to unload them.
 
         Raises:
             RunError: the driver reports an error, after everything was released.
@@ -81,7 +81,7 @@ class OperatorModel:
 
 
 class Operator:
-    """One operator: descriptions of its operands and results, and its attributes, as AscendCL takes them.
+    """One operator: descriptions of its operands and results, and its attributes, in AscendCL's form.
 
     Attributes:
         reads, writes: numbers of values, -1 for an optional input that is absent.
@@ -165,17 +165,17 @@ class OperatorLaunch:
     """Runs the operators of a part once; see `Launch`."""
 
     def __init__(self, model: OperatorModel, arena: Arena, inputs: Sequence[Span], outputs: Sequence[Span]) -> None:
-        """Prepare an execution; arguments as those of `Launch`.
+        """Prepare an execution; arguments as for `Launch`.
 
         Raises:
-            RunError: OCC0511 there is no memory for what is computed on the way; OCC0512 the driver reports an error.
+            RunError: OCC0511 there is no memory for intermediate values; OCC0512 the driver reports an error.
         """
         self._model, self._acl, self._arena = model, model.device.acl, arena
         self._owner = Owner()
         constants = [(b.address, b.size) for b in model.constants]
         self._values: dict[int, Span] = dict(enumerate([*inputs, *constants]))
         self._given: dict[int, Span] = {}
-        self._copies: list[tuple[int, Span]] = []  # outputs that are no result of an operator, or the second of one
+        self._copies: list[tuple[int, Span]] = []  # outputs that are not results of operators, or occur twice
         for value, span in zip(model.outputs, outputs, strict=True):
             if value in self._values or value in self._given:
                 self._copies.append((value, span))
@@ -206,7 +206,7 @@ class OperatorLaunch:
         """Queue the operators on a stream; with `blocking`, wait for each before the next.
 
         Raises:
-            AclError: the driver refuses one of them, or with `blocking`, one failed.
+            AclError: the driver rejects one of them, or with `blocking`, one failed.
         """
         device = self._model.device
         for operator, (reads, writes) in zip(self._model.operators, self._buffers, strict=True):
@@ -220,10 +220,10 @@ class OperatorLaunch:
             device.copy(target, source, size, stream)
 
     def check(self, expected: Sequence[tuple[int, ...]]) -> None:
-        """The shapes are those that the operators were compiled for."""
+        """The shapes are those for which the operators were compiled."""
 
     def close(self) -> None:
-        """Release what the execution took.
+        """Release the resources of the execution.
 
         Raises:
             RunError: the driver reports an error, after everything was released.

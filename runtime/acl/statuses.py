@@ -11,7 +11,7 @@ KERNEL = "the device log has the cause: `ASCEND_SLOG_PRINT_TO_STDOUT=1 ASCEND_GL
 
 HOST_MEMORY = 200000
 
-# Our diagnostic for a status; anything else is OCC0512.
+# Our diagnostic code for a status; OCC0512 for any other.
 NO_DEVICE_STATUSES = frozenset({107001, 200002, 207004, 207006, 500004, 507033, 507899})
 MEMORY_STATUSES = frozenset({HOST_MEMORY, 207001, 207018, 245000, 300000})
 SOC_STATUSES = frozenset({507008})
@@ -73,7 +73,7 @@ HELPS: dict[int, str] = {
 
 
 def diagnostic_code(status: int) -> str:
-    """The diagnostic code that a status belongs to."""
+    """The diagnostic code for a status."""
     if status in NO_DEVICE_STATUSES:
         return "OCC0407"
     if status in MEMORY_STATUSES:

@@ -1,4 +1,4 @@
-"""Arrays on the device: bound to inputs and outputs, they are not copied."""
+"""Arrays on the device: bound to inputs and outputs without copies."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from occ.runtime.errors import RunError
 
 
 class DeviceTensor:
-    """A dense tensor in device memory, given as an input or output of `Session.run` like an array.
+    """A dense tensor in device memory, usable as an input or output of `Session.run` like an array.
 
-    Its memory is the caller's: it does not count against the `npu_mem_limit` of any session.
+    Its memory belongs to the caller: it does not count against any session's `npu_mem_limit`.
 
     Attributes:
         shape: extents.
@@ -25,7 +25,7 @@ class DeviceTensor:
     """
 
     def __init__(self, shape: tuple[int, ...], dtype: Any, device_id: int = 0) -> None:
-        """Memory for a tensor; its contents are not defined.
+        """Allocate memory for a tensor; its contents are undefined.
 
         Raises:
             RunError: there is no such device, or its memory is exhausted.
@@ -116,4 +116,4 @@ def close_quietly(owner: Owner) -> None:
     try:
         owner.close()
     except RunError:
-        return  # in the garbage collector there is nobody to tell
+        return  # in the garbage collector nobody can be told

@@ -1,8 +1,8 @@
 """Host operators: numpy routines for strings, sequences, optionals and data-dependent sizes.
 
-A routine is named like its operator, takes the operands by position (None for absent ones) and the attributes as `a`,
-with the number of results as `a.n_results`, and returns the result or a tuple of them. The compiler's oracle calls the same
-ones.
+A routine is named after its operator, takes the operands by position (None for absent ones) and the attributes as `a`,
+with the number of results as `a.n_results`, and returns the result or a tuple of them. The compiler's oracle calls the
+same routines.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ def run_host(name: str, operands: Sequence[Any], a: SimpleNamespace, nodes: Sequ
     """Run a routine.
 
     Raises:
-        RunError: OCC0504 the operands are none that it can work on; the message names the node.
+        RunError: OCC0504 it cannot process the operands; the message names the node.
     """
     try:
         results = routines()[name](*operands, a=a)

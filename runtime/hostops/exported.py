@@ -16,7 +16,7 @@ def _turned(v: int, by: int) -> int:
 
 
 def _murmur3(data: bytes, seed: int) -> int:
-    """MurmurHash3 of 32 bits: four bytes at a time, what is left alone, then the length."""
+    """32-bit MurmurHash3: four bytes at a time, the remainder separately, then the length."""
     h = seed & _WORD
     whole = len(data) & ~3
     for at in range(0, len(data), 4):
@@ -41,7 +41,7 @@ def murmur3_of_text(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
 def dynamic_time_warping(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     """f32[rows, columns] or f32[1, rows, columns] -> i32[2, n].
 
-    Source: onnxruntime; a step along both axes is taken where it costs less than both others, then one along the rows.
+    Source: onnxruntime; a diagonal step is taken if it costs less than both others, then one along the rows.
     """
     rows, columns = x.shape[-2], x.shape[-1]
     costs = x.reshape(-1, columns)

@@ -11,7 +11,7 @@ import numpy as np
 
 from occ.runtime.errors import RunError
 
-_LARGEST = 1 << 28  # pixels; more is taken for an attack on the memory
+_LARGEST = 1 << 28  # pixels; more is considered an attack on the memory
 
 
 def image_decoder(data: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:

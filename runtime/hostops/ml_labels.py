@@ -11,7 +11,7 @@ import numpy as np
 
 from occ.runtime.hostops.once import once
 
-_FEW = 64  # elements that are found faster one by one than by routines for arrays
+_FEW = 64  # elements up to which a loop is faster than array routines
 
 
 def _text(x: Any) -> str:
@@ -19,12 +19,12 @@ def _text(x: Any) -> str:
 
 
 def _first(*given: Any) -> Any:
-    """The one of several attributes that is given."""
+    """The one of several alternative attributes that is present."""
     return next((g for g in given if g is not None), None)
 
 
 class _Keys:
-    """Keys, ready to be searched for elements of a type."""
+    """Keys, prepared for searching elements of a type."""
 
     def __init__(self, keys: Sequence[Any] | np.ndarray, dtype: np.dtype) -> None:
         self._text = dtype.kind in "OUST"
@@ -39,9 +39,9 @@ class _Keys:
             self._places = {k: n for n, k in reversed(list(enumerate(listed)))}
 
     def find(self, x: np.ndarray) -> np.ndarray:
-        """The position of each element in the keys, -1 where it is none.
+        """The position of each element in the keys, -1 if it is not there.
 
-        Of equal keys the first counts, a NaN is like a NaN.
+        The first of equal keys counts; NaN equals NaN.
         """
         if self._places is not None and (self._text or x.size <= _FEW):
             given = x.reshape(-1).tolist()
@@ -59,7 +59,7 @@ class _Keys:
 
 
 def _table(values: Sequence[Any] | np.ndarray, default: Any, dtype: np.dtype) -> np.ndarray:
-    """The values with the default after them, where position -1 finds it."""
+    """The values with the default appended, where position -1 finds it."""
     made = np.empty(len(values) + 1, dtype)
     made[:-1] = [_text(v) for v in values] if dtype.kind == "O" else np.asarray(values)
     made[-1] = _text(default) if dtype.kind == "O" else default
@@ -67,7 +67,7 @@ def _table(values: Sequence[Any] | np.ndarray, default: Any, dtype: np.dtype) ->
 
 
 class _Encoder:
-    """Keys and the value that stands for each; the default after them, where position -1 finds it."""
+    """Keys and their values; the default is appended, where position -1 finds it."""
 
     def __init__(self, keys: Sequence[Any] | np.ndarray, values: np.ndarray, given: np.dtype) -> None:
         self._keys, self._values = _Keys(keys, given), values

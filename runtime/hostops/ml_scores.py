@@ -13,13 +13,13 @@ import numpy as np
 
 
 def rows_of(x: np.ndarray) -> np.ndarray:
-    """A matrix of f32, or of f64 where the operand is; a vector is one row."""
+    """A matrix of f32, or of f64 if the operand is; a vector is one row."""
     wide = x if x.dtype.name in ("float32", "float64") else x.astype(np.float32)
     return wide.reshape(1, -1) if wide.ndim == 1 else wide
 
 
 def labels_of(positions: np.ndarray, a: SimpleNamespace, ints: str) -> np.ndarray:
-    """The labels at some positions; the positions themselves where there are no labels."""
+    """The labels at some positions; the positions themselves if there are no labels."""
     if a.classlabels_strings:
         return np.array(a.classlabels_strings, object)[positions]
     given = getattr(a, ints)
@@ -40,7 +40,7 @@ def softmax(s: np.ndarray) -> np.ndarray:
 
 
 def softmax_zero(s: np.ndarray) -> np.ndarray:
-    """Softmax in which what is 0 stays 0."""
+    """Softmax in which zeros stay 0."""
     top = s.max(axis=1, keepdims=True)
     e = np.where(np.abs(s) > 1e-7, np.exp(s - top), s * np.exp(-top))
     total = e.sum(axis=1, keepdims=True)
@@ -117,7 +117,7 @@ def svm_classifier(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, np
         scores, votes = x @ table.T + np.array(a.rho, np.float64)[0], None
     if has_vectors and a.prob_a:
         scores = _probabilities(scores, n_classes, a)
-    chosen = np.argmax(scores if votes is None else votes, axis=1)  # by votes, also where there are probabilities
+    chosen = np.argmax(scores if votes is None else votes, axis=1)  # by votes, even if there are probabilities
     if len(a.rho) == 1 and n_classes <= 2:
         return _one_boundary(scores, votes, chosen, n_classes, a)
     return labels_of(chosen, a, "classlabels_ints"), transformed(scores, a.post_transform).astype(np.float32)
@@ -126,7 +126,7 @@ def svm_classifier(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, np
 def _one_boundary(
     scores: np.ndarray, votes: np.ndarray | None, chosen: np.ndarray, n_classes: int, a: SimpleNamespace
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Two classes, or one, told apart by one score."""
+    """Two classes, or one, separated by one score."""
     top = np.take_along_axis(scores if votes is None or a.prob_a else votes, chosen[:, None], axis=1)[:, 0]
     how = a.post_transform
     if n_classes == 2:

@@ -1,4 +1,4 @@
-"""Values computed from a node's attributes in its first run, and kept."""
+"""Values computed from a node's attributes in its first run, and cached."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 
 def once(a: SimpleNamespace, what: Hashable, make: Callable[[], Any]) -> Any:
-    """The result of `make`, kept with the attributes `a`, since runs of few rows take less."""
+    """The result of `make`, cached with the attributes `a`, since runs on a few rows take less time than it."""
     kept: dict[Hashable, Any] = a.__dict__.setdefault("kept", {})
     found = kept.get(what)
     if found is None:

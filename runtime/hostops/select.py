@@ -19,7 +19,7 @@ def unique(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, ...]:
     texts = x.dtype.kind == "O"
     words, keys = (
         np.unique(x, return_inverse=True) if texts else (x, x)
-    )  # numpy has no rows of texts, but of their numbers
+    )  # numpy has no rows of strings, but of their codes
     values, first, inverse, counts = np.unique(
         keys.reshape(x.shape), return_index=True, return_inverse=True, return_counts=True, axis=a.axis
     )
@@ -36,7 +36,7 @@ def unique(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, ...]:
 
 
 def compress(x: np.ndarray, condition: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
-    """The condition may be shorter than the axis; what is past its end is left out."""
+    """The condition may be shorter than the axis; anything past its end is left out."""
     source, axis = (x.reshape(-1), 0) if a.axis is None else (x, a.axis)
     if condition.ndim != 1:
         raise ValueError(f"the condition has rank {condition.ndim}, not 1")
@@ -73,7 +73,7 @@ def _corners(boxes: np.ndarray, center: int) -> tuple[np.ndarray, np.ndarray]:
 def _suppress(
     scores: np.ndarray, low: np.ndarray, high: np.ndarray, most: int, overlap: np.floating, least: np.floating | None
 ) -> list[int]:
-    """Non-maximum suppression in f32, as other runtimes do: boxes that touch must not overlap by rounding.
+    """Non-maximum suppression in f32, as in other runtimes: adjacent boxes must not overlap by rounding.
 
     Boxes without area overlap nothing.
     """
@@ -96,7 +96,7 @@ def _suppress(
 def dropout(
     x: np.ndarray, ratio: np.ndarray | None = None, training: np.ndarray | None = None, *, a: SimpleNamespace
 ) -> tuple[np.ndarray, np.ndarray]:
-    """The result and the mask of what stays."""
+    """The result and the mask of kept elements."""
     rate = 0.5 if ratio is None else float(np.asarray(ratio).reshape(()))
     if training is None or not bool(np.asarray(training).reshape(())) or rate == 0:
         return x, np.ones(x.shape, np.bool_)

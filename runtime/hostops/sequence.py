@@ -10,7 +10,7 @@ import numpy as np
 
 
 def _position(position: np.ndarray | None, length: int, *, insert: bool = False) -> int:
-    """A position counted from the front; for an insertion the end is one too.
+    """A position counted from the front; for an insertion the end is valid too.
 
     Raises:
         IndexError: it is outside of the sequence.
@@ -92,7 +92,7 @@ def optional_has_element(x: Any = None, *, a: SimpleNamespace) -> np.ndarray:
 
 
 def _one(routine: Callable[..., list[Any]]) -> Callable[..., tuple[Any, ...]]:
-    """A routine that returns one value, which may be a list itself."""
+    """A routine that returns one value, which may itself be a list."""
     return lambda *operands, a: tuple(routine(*operands, a=a))
 
 

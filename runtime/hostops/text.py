@@ -43,7 +43,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     r"""An expression of RE2, whose `\w`, `\d`, `\s` and `\b` know ASCII alone.
 
     Raises:
-        ValueError: it is none, or Python's `re` would read it otherwise.
+        ValueError: it is invalid, or Python's `re` would interpret it differently.
     """
     if "[:" in text:
         raise ValueError(f"the pattern {text!r} has a class such as `[:alpha:]`: write its ranges, `a-zA-Z`")
@@ -61,7 +61,7 @@ def regex_full_match(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
 
 
 def tokenizer(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
-    """Tokens of at least `mincharnum` characters, [*shape of x, most tokens]; `mark` puts the characters 2 and 3 around."""
+    """Tokens of at least `mincharnum` characters, [*shape of x, max tokens]; `mark` adds characters 2 and 3 around."""
     cut = once(a, "cutter", lambda: _cutter(a))
     rows = [cut(_text(s)) for s in x.reshape(-1)]
     width = max(map(len, rows), default=0)
@@ -97,12 +97,12 @@ def _between(separator: re.Pattern[str], s: str) -> Iterable[str]:
     start = 0
     while start <= len(s) and (m := separator.search(s, start)):
         yield s[start : m.start()]
-        start = max(m.end(), m.start() + 1)  # one that is empty takes a character with it, as in onnxruntime
+        start = max(m.end(), m.start() + 1)  # an empty one consumes a character, as in onnxruntime
     yield s[start:]
 
 
 def string_normalizer(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
-    """Strings, str[n] or str[1, n]; nothing left gives one empty string."""
+    """Strings, str[n] or str[1, n]; if nothing is left, one empty string."""
     change = {"LOWER": str.lower, "UPPER": str.upper}.get(a.case_change_action, str)
     fold = str if a.is_case_sensitive else str.lower
     stop = once(a, "stopwords", lambda: {fold(w) for w in a.stopwords or ()})
@@ -127,7 +127,7 @@ def tf_idf(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
 
 
 def _vocabulary(a: SimpleNamespace) -> tuple[dict[tuple[Any, ...], int], int, np.ndarray | None]:
-    """The n-grams, how many columns a result has, and the weight of each unless counts are what is asked for."""
+    """The n-grams, the number of result columns, and the weight of each unless counts are requested."""
     grams = _grams(a.pool_strings if a.pool_strings else a.pool_int64s, a.ngram_counts)
     columns = max(a.ngram_indexes, default=-1) + 1
     if a.mode == "TF":
@@ -139,7 +139,7 @@ def _vocabulary(a: SimpleNamespace) -> tuple[dict[tuple[Any, ...], int], int, np
 
 
 def _grams(pool: Sequence[Any], starts: Sequence[int]) -> dict[tuple[Any, ...], int]:
-    """n-gram -> its number, in the order of the pool."""
+    """n-gram -> its index, in the order of the pool."""
     found: dict[tuple[Any, ...], int] = {}
     bounds = [*starts, len(pool)]
     number = 0

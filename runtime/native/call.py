@@ -9,15 +9,15 @@ from occ.runtime.manifest import Manifest
 ABI = 4
 ENTRY = "occ_model_run"  # runs the model
 CALL = "occ_model_call"  # runs a function of the model
-MOST_AXES = 16  # of an output whose rank sizes decide; OCC_MAX_RANK of occ.h
-RANK_OF_VALUE = -1  # of an output that the host keeps
-UNKNOWN = -(1 << 63)  # a size that is not known
+MOST_AXES = 16  # for an output whose rank sizes decide; OCC_MAX_RANK of occ.h
+RANK_OF_VALUE = -1  # for an output that the host keeps
+UNKNOWN = -(1 << 63)  # an unknown size
 
-# What a call gives.
+# Return codes of a call.
 DONE, MEMORY, INPUTS, KERNEL, CHECK, MISFIT, VERSION, HOST, NO_MEMORY = range(9)
 
-# What the host is asked: to run a step; to run it, tell the sizes that it finds, and keep its results; to write those that it has kept;
-# to make room for an output; to note that a kernel begins, and that it has ended.
+# Requests to the host: run a step; run it, report the sizes that it produces, and keep its results; write the kept
+# results; allocate an output; note that a kernel begins, and that it has ended.
 RUN, FIND, STORE, OUTPUT, BEGIN, END = range(6)
 
 

@@ -10,21 +10,21 @@ _FUNCTION = ctypes.CFUNCTYPE(ctypes.c_int32, ctypes.c_void_p)
 
 
 class Callback:
-    """A function for C which answers for one call, which one run at a time uses.
+    """A C function that answers for one call, which one run at a time uses.
 
-    Python handles the signals that came while native code ran before the first instruction of a callback, and ctypes prints and
-    drops what their handlers raise there. A generator waits *within* its `try`, so that it catches that too. What keeps
-    it from being resumed at all, such as a stack that is full, is still printed and dropped, and ctypes returns whatever is on the
-    stack: native code counts in `call.detail` what it asks for, and what has been answered is taken off.
+    Python handles signals received during native code before the first instruction of a callback, and ctypes prints and
+    drops exceptions from their handlers. A generator waits *within* its `try`, so it catches those too. What prevents
+    it from being resumed at all, such as stack overflow, is still printed and dropped, and ctypes then returns an
+    arbitrary value: native code counts its requests in `call.detail`, and answered ones are subtracted.
 
     Args:
         call: an `EntryCall`.
-        answer: gives what C gets; 0 gets where it raises.
+        answer: returns the value for C; 0 is returned if it raises.
 
     Attributes:
-        function: for C.
-        address: of that.
-        raised: by an answer; the run fails, and is to raise it when native code has returned.
+        function: the function for C.
+        address: its address.
+        raised: exception of an answer; the run fails, and raises it when native code has returned.
     """
 
     def __init__(self, call: Any, answer: Callable[[], int]) -> None:

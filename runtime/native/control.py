@@ -1,4 +1,4 @@
-"""If, Loop, Scan and SequenceMap: steps that run functions of the plan (ONNX operators of the same names, opset 25)."""
+"""If, Loop, Scan and SequenceMap: steps that run functions of the plan (ONNX operators, opset 25)."""
 
 from __future__ import annotations
 
@@ -91,10 +91,10 @@ def _padded(values: Sequence[int] | None, n: int) -> Sequence[int]:
 
 
 def _stack(values: Sequence[Any], axis: int, empty: np.ndarray) -> Any:
-    """Values of the iterations along a new axis; `empty` is what no iteration gives.
+    """Values of the iterations along a new axis; `empty` is the result without iterations.
 
     Raises:
-        RunError: OCC0504 they are of unlike shapes.
+        RunError: OCC0504 their shapes differ.
     """
     if len(shapes := dict.fromkeys(np.shape(v) for v in values)) > 1:
         first, other, *_ = (list(s) for s in shapes)
@@ -115,11 +115,11 @@ def run_control(kind: str, reads: Sequence[Any], a: SimpleNamespace, call: Calle
 
     Args:
         kind: of `CONTROL`.
-        reads, a, call: as its functions take them.
+        reads, a, call: as for its functions.
         nodes: names of ONNX nodes, which errors name.
 
     Raises:
-        RunError: OCC0504 its operands or what its body gives do not fit.
+        RunError: OCC0504 its operands or its body's results are invalid.
     """
     try:
         return CONTROL[kind](reads, a, call)

@@ -1,4 +1,4 @@
-"""Runs the plans of an artifact with its native kernels. May be called from many threads."""
+"""Runs the plans of an artifact with its native kernels. Thread-safe."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ from occ.runtime.native.host_steps import HostSteps, Observer
 from occ.runtime.native.library import Library
 from occ.runtime.native.workers import Workers
 
-# Compiles an op now that its operands are there, and runs it: (text of the op, operands) -> results.
+# Compiles an op once its operands are known, and runs it: (text of the op, operands) -> results.
 RunDeferred = Callable[[str, Sequence[Any]], list[Any]]
 
 
 class NativeEngine:
-    """Executes a manifest through its native entry, and runs for that what is not compiled."""
+    """Executes a manifest through its native entry, including steps that are not compiled."""
 
     resident = False
 
@@ -53,7 +53,7 @@ class NativeEngine:
 
     @property
     def observer(self) -> Observer | None:
-        """What is called for each kernel of a run, with its times; None for nothing."""
+        """Called for each kernel of a run, with its times; None for nothing."""
         return self._native.observer
 
     @observer.setter
@@ -61,7 +61,7 @@ class NativeEngine:
         self._native.observer = observer
 
     def quick(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """A run on arrays that compiled code takes as they are; None where `run` has to do it.
+        """A run on arrays that compiled code can use directly; None if only `run` can do it.
 
         Raises:
             RunError: as `run`.
@@ -69,24 +69,24 @@ class NativeEngine:
         return self._entry.quick(inputs, outputs)
 
     def bind(self, inputs: Sequence[Any], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
-        """A call of native code for many runs on the same, checked arrays; None where `run` has to do it."""
+        """A native call for many runs on the same, checked arrays; None if only `run` can do it."""
         return self._entry.bind(inputs, outputs)
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]) -> list[Any]:
         """One run.
 
         Args:
-            inputs: contiguous arrays, checked; sequences and optionals as Python has them.
-            env: values of the symbolic dims, which the entry finds by itself.
-            outputs: arrays to write into, None where one is to be made.
+            inputs: contiguous arrays, checked; sequences and optionals as Python values.
+            env: values of the symbolic dims, which the entry computes by itself.
+            outputs: arrays to write into, None for those to be allocated.
 
         Raises:
-            RunError: a kernel fails, or a node meets data that it cannot work on.
+            RunError: a kernel fails, or a node cannot process its data.
         """
         return self._entry.run(inputs, outputs)
 
     def peak(self) -> float:
-        """Operations per second that multiply-adds of f32 reach on the threads of a run; 0 if that is not known."""
+        """Peak f32 multiply-add operations per second on the threads of a run; 0 if unknown."""
         probe = getattr(self._native.library.dll, "occ_fma_rate", None)
         if probe is None:
             return 0.0
@@ -95,11 +95,11 @@ class NativeEngine:
         return float(max(probe(lanes) for _ in range(5))) * self.threads
 
     def call_cost(self) -> float:
-        """Seconds that an observed kernel takes besides its own time: the clock, and the way to the observer and back."""
+        """Overhead in seconds of an observed kernel: the clock, and calling the observer."""
         return self._entry.call_cost()
 
     def _run_step(self, step: Step, reads: list[Any], env: Mapping[str, int]) -> list[Any]:
-        """A step that the entry asks for."""
+        """A step that the entry requests."""
         attrs = self._attrs.get(id(step))
         if attrs is None:
             attrs = self._attrs[id(step)] = decode_attrs(step.attrs)
@@ -137,7 +137,7 @@ class NativeEngine:
 
 
 def _libraries(manifest: Manifest, files: Mapping[str, bytes]) -> dict[str, ForeignLibrary]:
-    """The libraries of users that the steps of a manifest call.
+    """The user libraries that the steps of a manifest call.
 
     Raises:
         RunError: OCC0502 one is missing or does not load.

@@ -1,7 +1,7 @@
 """Calls of the compiled entry function of a model by ctypes, with callbacks into Python for host operators.
 
-`occ_model_run` takes an `occ_call`, which docs/native.md describes for C. It keeps nothing between calls: memory is what
-the caller gives it, so that calls may run side by side.
+`occ_model_run` takes an `occ_call`, which docs/native.md describes for C. It is stateless: the caller provides all
+memory, so calls may run concurrently.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from occ.runtime.native.entry_block import HANDLE, OPEN, Block, Extents, Native,
 from occ.runtime.native.run_errors import LOST, failure
 from occ.runtime.signature import bind_shapes, numpy_dtype
 
-_EMPTY_CALLS = 101  # that tell what the way to an observer costs
-_KEPT_SHAPES = 64  # sets of extents that are remembered
+_EMPTY_CALLS = 101  # kernels timed to measure observer overhead
+_KEPT_SHAPES = 64  # cached sets of extents
 _KEPT_BLOCKS = 8  # idle calls with their memory
-_MOST_GROWN = 1 << 30  # bytes of memory that a run took from the heap and that the next one gets at once
-_POOLED = 4096  # bytes of outputs that share memory, which lives as long as any of them does
+_MOST_GROWN = 1 << 30  # bytes of heap memory of a run that the next one gets in advance
+_POOLED = 4096  # bytes of outputs that share memory, which lives as long as any of them
 
 _TEXTS = frozenset((str, bytes))
 _shape_of, _dtype_of = attrgetter("shape"), attrgetter("dtype")
 
 
 def _into(made: np.ndarray, given: np.ndarray | None, k: int) -> np.ndarray:
-    """An output in the array that the caller wants it in.
+    """An output in the caller's array.
 
     Raises:
-        RunError: OCC0501 that has another shape.
+        RunError: OCC0501 it has another shape.
     """
     if given is None or made is given:
         return made
@@ -58,12 +58,12 @@ def _into(made: np.ndarray, given: np.ndarray | None, k: int) -> np.ndarray:
 
 
 class _Runner:
-    """Runs compiled code on arrays and values. May be called from many threads.
+    """Runs compiled code on arrays and values. Thread-safe.
 
     Args:
-        native: what all entries share.
+        native: shared by all entries.
         symbol: of the code.
-        inputs, outputs: element type, rank and whether Python keeps the value, of each.
+        inputs, outputs: element type, rank and whether Python keeps the value, for each.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class _Runner:
         return block
 
     def _prepare(self, block: Block) -> None:
-        """Note in a call what it is to run."""
+        """Set in a call what it is to run."""
 
     def _call(
         self, inputs: Sequence[Any], known: Extents, given: Sequence[np.ndarray | None] | None
@@ -122,7 +122,7 @@ class _Runner:
         for k, at, rank in self._decided:
             if known.outputs[k][0] is not HANDLE:
                 room, made[k] = made[k].nbytes, beginning(made[k], tuple(block.results[at : at + rank]))
-                if 2 * made[k].nbytes < room:  # the next run gets how much it takes
+                if 2 * made[k].nbytes < room:  # the next run is given that much in advance
                     known.room.pop(k, None)
         block.values.clear()
         if block.call.needed > block.capacity:
@@ -142,7 +142,7 @@ class _Runner:
         return value.copy() if taken else value
 
     def _learn(self, key: Any, flat: Sequence[int]) -> Extents | None:
-        """Ask the entry about inputs of new extents; None if it does not take them."""
+        """Query the entry about inputs with new extents; None if it rejects them."""
         made = Extents((ctypes.c_int64 * max(1, len(flat)))(*flat))
         block = self._block()
         block.call.extents = made.address
@@ -181,7 +181,7 @@ class _Runner:
 
 
 class Entry(_Runner):
-    """Runs a model through its native entry. May be called from many threads."""
+    """Runs a model through its native entry. Thread-safe."""
 
     def __init__(self, native: Native) -> None:
         m = native.manifest
@@ -196,12 +196,12 @@ class Entry(_Runner):
             (k, sum(self._rows[:k]), self._rows[k])
             for k, o in enumerate(m.outputs)
             if any(symbols(e) - shown for e in o.shape)
-        ]  # outputs of which a run tells the extents; before, the entry tells the upper bound of they
+        ]  # outputs with extents known after a run; before, the entry returns upper bounds
 
     def quick(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any] | None:
-        """A run on arrays that kernels take as they are; None if they do not fit.
+        """A run on arrays that kernels can use directly; None if they are unsuitable.
 
-        This is most of what a model of a few operations costs, so loops over operands are those of builtin functions.
+        This dominates the cost of small models, so loops over operands use builtin functions.
         """
         if len(inputs) != len(self.names):
             return None
@@ -228,7 +228,7 @@ class Entry(_Runner):
         return None if found is None else dict(zip(self._gives, found))  # noqa: B905 - as many, by construction
 
     def _takes_outputs(self, given: Sequence[Any], known: Extents, count: int) -> bool:
-        """Whether kernels can write to all of `count` arrays, of outputs whose extents are known before a run."""
+        """Whether kernels can write to all of `count` arrays, for outputs with known extents."""
         if self._decided:
             return False
         for y, (shape, dtype, _) in zip(given, known.outputs):  # noqa: B905 - as many, by construction
@@ -239,18 +239,18 @@ class Entry(_Runner):
         return not count
 
     def call_cost(self) -> float:
-        """Seconds from the begin of a kernel to its end, as an observer sees one that does nothing."""
+        """Seconds from the begin of a kernel to its end, for an observer that does nothing."""
         block, spent = self._block(), list[int]()
         if not self._native.manifest.plan.steps:
             return 0.0
         block.observe(lambda _, start, end: spent.append(end - start))
-        block.call.request = END  # each begins the next
+        block.call.request = END  # each starts the next
         for _ in map(block.steps.function, [block.address] * _EMPTY_CALLS):
             pass
         return median(spent[1:]) * 1e-9
 
     def bind(self, inputs: Sequence[np.ndarray], outputs: Sequence[np.ndarray | None]) -> BoundCall | None:
-        """A call on checked arrays, for many runs; None if runs have to find an output, or are observed."""
+        """A call on checked arrays, for many runs; None if runs have to allocate an output, or are observed."""
         if self._handles or self._decided or any(self._kept):
             return None
         known = self._known.get(shapes := tuple([x.shape for x in inputs])) or self._of_shapes(shapes)
@@ -266,10 +266,10 @@ class Entry(_Runner):
         return BoundCall(self, block, (inputs, known), given, made)
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[np.ndarray | None]) -> list[Any]:
-        """A run on arrays and values that are checked.
+        """A run on checked arrays and values.
 
         Raises:
-            RunError: a kernel fails, or a node meets data that it cannot work on.
+            RunError: a kernel fails, or a node cannot process its data.
         """
         shapes = tuple([x.shape if tensor else () for x, tensor in zip(inputs, self._tensors, strict=True)])
         known = self._known.get(shapes) or self._of_shapes(shapes)
@@ -286,7 +286,7 @@ class Entry(_Runner):
 
 
 class FunctionEntry(_Runner):
-    """Runs a function of a model, for control flow that Python runs. May be called from many threads.
+    """Runs a function of a model, for control flow in Python. Thread-safe.
 
     Args:
         native: what all entries share.
@@ -310,10 +310,10 @@ class FunctionEntry(_Runner):
         block.call.plan = self._number
 
     def __call__(self, inputs: Sequence[Any], env: Mapping[str, int]) -> list[Any]:
-        """The results, on contiguous arrays and values; `env` are sizes that the caller knows.
+        """The results, on contiguous arrays and values; `env` are sizes known to the caller.
 
         Raises:
-            RunError: a kernel fails, or a node meets data that it cannot work on.
+            RunError: a kernel fails, or a node cannot process its data.
         """
         known = bind_shapes(self._infos, inputs, env)
         values = tuple([known.get(name, 0) for name in self._names])
@@ -341,12 +341,12 @@ def _returned(o: TensorInfo) -> tuple[str, int, bool]:
 
 
 class BoundCall:
-    """A call of an entry with memory of its own, whose arrays stay where they are.
+    """A call of an entry with its own memory, and fixed arrays.
 
-    One thread at a time runs it.
+    For one thread at a time.
 
     Attributes:
-        outputs: the arrays that a run writes, those of the caller where they were given.
+        outputs: the arrays that a run writes, the caller's if given.
     """
 
     def __init__(
@@ -363,7 +363,7 @@ class BoundCall:
         """Run once.
 
         Raises:
-            RunError: a kernel fails, or a node meets data that it cannot work on.
+            RunError: a kernel fails, or a node cannot process its data.
         """
         code = self._run(self._address)
         if code or self._block.call.detail:

@@ -1,4 +1,4 @@
-"""What a run through a native entry holds: the call, and the memory and arrays that it points at."""
+"""The state of a run through a native entry: the call, and the memory and arrays that it points to."""
 
 from __future__ import annotations
 
@@ -23,48 +23,48 @@ _addressof = ctypes.addressof
 _first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
 
-# In the place of empty tensors: a kernel that joins several reads a first vector of each, and chooses after that.
+# Replaces empty tensors: a kernel that joins several loads a first vector of each, and selects afterwards.
 _ROOM = aligned_bytes(2 * ALIGNMENT)
 
 
 def address(array: np.ndarray) -> int:
     """Address of the first element of a contiguous array; 0 if it is not contiguous."""
     try:
-        return _addressof(_first_byte(array))  # a quarter of the time that `array.ctypes.data` takes
-    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that buffers do not know
+        return _addressof(_first_byte(array))  # a quarter of the time of `array.ctypes.data`
+    except (TypeError, ValueError, BufferError):  # read-only, empty, or of a type that buffers do not support
         if not array.size:
             return _ROOM.ctypes.data
         return array.ctypes.data if array.flags.c_contiguous else 0
 
 
 def takes(given: np.ndarray, shape: tuple[int, ...], dtype: np.dtype[Any]) -> bool:
-    """Whether kernels can write an output of that shape to an array of the caller, which nobody has checked yet."""
+    """Whether kernels can write an output of that shape to an unchecked array of the caller."""
     return given.shape == shape and given.dtype == dtype and given.flags.c_contiguous and given.flags.writeable
 
 
 def room_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
-    """Bytes to allocate for an output: it begins aligned, and at least one vector follows it."""
+    """Bytes to allocate for an output: its start is aligned, and at least one vector follows it."""
     size = prod(shape) * dtype.itemsize
     return -(-size // ALIGNMENT) * ALIGNMENT + 2 * ALIGNMENT
 
 
 def beginning(made: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The first elements of an array in another shape; in memory of its own if that is much less."""
+    """A prefix of an array with another shape; copied if that is much smaller."""
     found = made.reshape(-1)[: prod(shape)].reshape(shape)
     return found.copy() if 2 * found.size < made.size else found
 
 
 @dataclass
 class Native:
-    """What all entries of a model share.
+    """State that all entries of a model share.
 
     Attributes:
         library: with the entries.
         arrays: constants.
         threads: of one run.
-        workers: run the parallel loops of kernels that leave those to their caller; None for the others.
+        workers: run the parallel loops of kernels that leave them to the caller; None for other kernels.
         host: runs steps that are not compiled.
-        observer: told of each kernel of calls that are made while it is there.
+        observer: called for each kernel of calls made while it is set.
     """
 
     manifest: Manifest
@@ -80,18 +80,18 @@ class Native:
         return (ctypes.c_void_p * max(1, len(self.arrays)))(*(w.ctypes.data for w in self.arrays))
 
 
-HANDLE, OPEN = "handle", "open"  # outputs that Python keeps, and those that nothing bounds before a run
+HANDLE, OPEN = "handle", "open"  # outputs that Python keeps, and unbounded ones
 
 
 class Extents:
-    """What is known of runs on inputs of certain extents.
+    """Facts about runs on inputs with certain extents.
 
     Attributes:
-        outputs: of each output the extents, or `HANDLE` or `OPEN`, the element type, and the bytes to allocate for it.
+        outputs: for each output the extents, or `HANDLE` or `OPEN`, the element type, and the bytes to allocate.
         needed: bytes of memory that a run needs.
-        late: which of the outputs a run may get no memory for before.
-        room: bytes for each of those that nothing bounds, which sufficed for the last run; 0 where that is not known.
-        pooled: bytes of all outputs, where they are few; 0 where each has memory of its own.
+        late: which outputs may have no memory before a run.
+        room: bytes for each unbounded one that sufficed in the last run; 0 if unknown.
+        pooled: bytes of all outputs, if they are few; 0 if each has memory of its own.
     """
 
     __slots__ = ("address", "extents", "late", "needed", "outputs", "pooled", "room")
@@ -105,12 +105,12 @@ class Extents:
 
 
 class Block:
-    """A call with the arrays that it points at. One run at a time uses it.
+    """A call with the arrays that it points to. One run at a time uses it.
 
     Args:
-        native: what all entries share.
+        native: shared by all entries.
         weights: addresses of the constants.
-        inputs, outputs, results: how many inputs, outputs, and extents of outputs there are.
+        inputs, outputs, results: number of inputs, outputs, and output extents.
         more: further addresses after those of outputs.
     """
 
@@ -157,13 +157,13 @@ class Block:
         self.capacity, self.memory = 0, memory
 
     def observe(self, observer: Observer | None) -> None:
-        """Tell an observer of each kernel, or nobody."""
+        """Set or clear the observer of kernels."""
         self.values.observer = observer
         self.call.observed = observer is not None
 
     @property
     def raised(self) -> list[BaseException]:
-        """What callbacks have raised."""
+        """The exception that callbacks have raised."""
         return [*self.steps.raised, *(self.lent.raised if self.lent is not None else ())]
 
     def cell(self, k: int) -> int:
@@ -171,7 +171,7 @@ class Block:
         return self.cells + ALIGNMENT * k
 
     def grow(self, size: int) -> None:
-        """Have memory of a size for runs.
+        """Ensure memory of a given size for runs.
 
         Raises:
             RunError: OCC0505 there is no such memory.
@@ -183,7 +183,7 @@ class Block:
         self.capacity = size
 
     def make(self, known: Extents, given: Sequence[np.ndarray | None] | None, count: int) -> list[Any]:
-        """Point at outputs, those of the caller where kernels can write there; there are `count` inputs."""
+        """Set output pointers, to the caller's arrays if kernels can write there; there are `count` inputs."""
         made: list[Any] = []
         for k, (shape, dtype, size) in enumerate(known.outputs):
             if shape is HANDLE:
@@ -195,7 +195,7 @@ class Block:
                 continue
             y = None if given is None else given[k]
             if y is None or not takes(y, shape, dtype) or (at := address(y)) % ALIGNMENT:
-                raw = raw_bytes(size)  # kernels write at aligned addresses
+                raw = raw_bytes(size)  # kernels write to aligned addresses
                 at = address(raw)
                 start = -at % ALIGNMENT
                 at += start
@@ -205,7 +205,7 @@ class Block:
         return made
 
     def _foreseen(self, k: int, size: int, dtype: np.dtype[Any]) -> np.ndarray | None:
-        """Point at room for an output of which it is not known whether that is enough; None for none."""
+        """Set the pointer for an output whose size may be insufficient; None for none."""
         self.room[k], self.outputs[k] = size, 0
         if not size:
             return None
@@ -216,7 +216,7 @@ class Block:
         return np.ndarray((size // dtype.itemsize,), dtype, raw, start)
 
     def make_pooled(self, known: Extents) -> list[Any]:
-        """Point at small outputs, which share one piece of memory: to allocate it costs more than to fill it."""
+        """Set pointers for small outputs, which share one allocation: allocating costs more than filling it."""
         raw = np.empty(known.pooled, np.uint8)
         at = _addressof(_first_byte(raw))
         start = -at % ALIGNMENT

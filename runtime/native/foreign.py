@@ -1,4 +1,4 @@
-"""C functions of users: their signatures, and calling them.
+"""User-supplied C functions: their signatures, and calls.
 
 An argument is one of: `tensor TYPE K` (a pointer to the elements of tensor K: operands, then results; -1 for a null
 pointer), `size TYPE K` (its number of elements), `rank TYPE K`, `dim TYPE K AXIS`, `shape i64 K` (a pointer to its
@@ -26,7 +26,7 @@ SCALARS: Mapping[str, Any] = {
 
 
 class ForeignLibrary:
-    """A loaded library of a user.
+    """A user's library, loaded.
 
     Raises:
         RunError: OCC0502 it does not load.
@@ -45,9 +45,9 @@ class ForeignLibrary:
 
         Args:
             symbol: its name.
-            arguments: what it is given.
+            arguments: its arguments.
             tensors: contiguous arrays, operands and then results.
-            gives_code: it returns an int, 0 for success.
+            gives_code: whether it returns an int, 0 for success.
 
         Raises:
             RunError: OCC0502 the library has no such function.

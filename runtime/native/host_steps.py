@@ -1,4 +1,4 @@
-"""Steps of a plan that Python runs for a native entry, which asks for them on a callback (docs/native.md)."""
+"""Steps of a plan that Python runs at the request of a native entry (docs/native.md)."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from occ.runtime.signature import numpy_dtype
 
 RunStep = Callable[[Step, list[Any], Mapping[str, int]], list[Any]]
 
-_FIRST = 0x0CC5_0000_0000_0000  # of the handles, which nothing else in memory looks like
-_MANY = 1024  # values of a run after which those are looked for that it does not need any more
+_FIRST = 0x0CC5_0000_0000_0000  # marks handles, distinct from anything else in memory
+_MANY = 1024  # values of a run from which unused ones are collected
 
 
 @dataclass(frozen=True)
@@ -28,8 +28,8 @@ class KernelRun:
     """A kernel that ran.
 
     Attributes:
-        traffic: bytes of the tensors that it reads and writes.
-        operations: arithmetic operations that it does.
+        traffic: bytes of tensors read and written.
+        operations: arithmetic operations performed.
     """
 
     step: Step
@@ -68,10 +68,10 @@ class _Operand:
 
 
 class Values:
-    """What Python keeps for one run: values by handle, results that wait for memory, outputs that nothing bounds.
+    """Python's state for one run: values by handle, results that wait for memory, unbounded outputs.
 
     Args:
-        memory: the bytes of the call in which handles are.
+        memory: the bytes of the call that contain handles.
     """
 
     def __init__(self, memory: Callable[[], Sequence[np.ndarray]]) -> None:
@@ -83,12 +83,12 @@ class Values:
         self._memory, self._next, self._limit = memory, _FIRST, _MANY
 
     def clear(self) -> None:
-        """Forget all, after a run."""
+        """Clear everything, after a run."""
         if self._values or self.outputs:
             self.kept, self.outputs, self._values, self._limit = [], {}, {}, _MANY
 
     def observe(self, call: EntryCall, step: Step) -> None:
-        """Note that a kernel begins, or tell the observer that it has ended."""
+        """Record the begin of a kernel, or report its end to the observer."""
         now = time.perf_counter_ns()
         if call.request == END and self.observer is not None:
             self.observer(KernelRun(step, call.wanted, call.got), self._begun, now)
@@ -105,8 +105,8 @@ class Values:
         return self._values[ctypes.c_int64.from_address(address).value]
 
     def forget_lost(self, call: EntryCall) -> None:
-        """Forget values whose handles are nowhere any more, as those of former iterations of a loop, where there are many."""
-        if len(self._values) < self._limit or call.needed > call.capacity:  # functions may have memory of the heap
+        """Drop values whose handles no longer occur, such as those of earlier loop iterations, if there are many."""
+        if len(self._values) < self._limit or call.needed > call.capacity:  # functions may have heap memory
             return
         words = [m[: m.size // 64 * 64].view(np.int64)[::8] for m in self._memory()]  # they are at aligned addresses
         seen = {int(n) for w in words for n in w[(w >= _FIRST) & (w < self._next)]}
@@ -115,11 +115,11 @@ class Values:
 
 
 class HostSteps:
-    """Runs what a native entry asks for. May be used by many threads.
+    """Runs what a native entry requests. Thread-safe.
 
     Args:
         manifest: of the model.
-        run_step: runs a step on arrays and values, with the sizes that are known where functions may need them.
+        run_step: runs a step on arrays and values, with known sizes for functions that may need them.
     """
 
     def __init__(self, manifest: Manifest, run_step: RunStep) -> None:
@@ -127,10 +127,10 @@ class HostSteps:
         self._operands: dict[tuple[int, int], tuple[list[_Operand | None], list[_Operand | None]]] = {}
 
     def answer(self, call: EntryCall, values: Values) -> int:
-        """Do what a call asks for; 1.
+        """Fulfil a request of a call; returns 1.
 
         Raises:
-            RunError: a node meets data that it cannot work on, or a result is not as the plan expects it.
+            RunError: a node cannot process its data, or a result does not match the plan.
         """
         plan = self._plans[call.plan]
         if call.request == OUTPUT:
@@ -152,7 +152,7 @@ class HostSteps:
         values.forget_lost(call)
         shown = _described([*reads, *writes] if call.request != FIND else reads, call)
         given = [_value(o, x, values) for o, x in zip(reads, shown[: len(reads)], strict=True)]
-        if any(o is not None and o.handle for o in writes):  # it may outlive what is in memory now
+        if any(o is not None and o.handle for o in writes):  # it may outlive the memory that it is in
             given = [_lasting(o, x) for o, x in zip(reads, given, strict=True)]
         if call.request == FIND:
             values.kept = self._run_step(step, given, self._env(call))
@@ -177,7 +177,7 @@ class HostSteps:
         return found
 
     def _env(self, call: EntryCall) -> Mapping[str, int]:
-        """The sizes that are known at a step of control flow."""
+        """The sizes known at a control-flow step."""
         if not call.symbols:
             return {}
         listed = zip(self._names, _numbers(call.symbols, len(self._names)), strict=True)
@@ -207,7 +207,7 @@ def _described(operands: Sequence[_Operand | None], call: EntryCall) -> list[_Sh
 
 
 def _value(o: _Operand | None, shown: _Shown, values: Values) -> Any:
-    """An operand as Python has it; None for one that is absent."""
+    """An operand as a Python value; None if it is absent."""
     if o is None:
         return None
     address, shape, strides = shown
@@ -231,7 +231,7 @@ def _lasting(o: _Operand | None, x: Any) -> Any:
 
 
 def _tell_found(step: Step, results: Sequence[Any], found: int) -> None:
-    """The sizes that a step found: extents of its results."""
+    """The sizes that a step produced: extents of its results."""
     numbers = (ctypes.c_int64 * len(step.binds)).from_address(found)
     for at, (write, axis, _) in enumerate(step.binds):
         if axis >= np.ndim(results[write]):
@@ -261,14 +261,14 @@ def _fitting(value: Any, dtype: np.dtype[Any], shape: Sequence[int], step: Step)
     """
     array = np.asarray(value)
     if step.kind in ("scan", "loop") and array.size == 0 and 0 in shape:
-        return np.empty(shape, array.dtype)  # what no iteration gave has none of its other extents either
+        return np.empty(shape, array.dtype)  # without iterations, its other extents are undefined too
     if array.shape != tuple(shape) and step.kind != "copy":
         raise misfit(step, f"a result of shape {list(array.shape)} where the build expected {list(shape)}")
     return array if array.dtype == dtype and array.flags.c_contiguous else np.require(array, dtype, "C")
 
 
 def misfit(step: Step, what: str) -> RunError:
-    """A step gave sizes that the plan has no room for."""
+    """Fail because a step produced sizes that exceed the plan's memory."""
     nodes = ", ".join(step.nodes[:3]) or step.name
     return RunError(
         "OCC0503",

@@ -1,8 +1,8 @@
 """Loads the native code of an artifact from memory.
 
 A kernel is `int f(void **args)`: a `halide_buffer_t *` for each tensor that it reads, an `int32_t *` for each size, a
-`halide_buffer_t *` for each tensor that it writes. One that leaves its parallel loop to the caller is
-`int f(void **args, int begin, int end)`.
+`halide_buffer_t *` for each tensor that it writes. One whose parallel loop the caller runs is `int f(void **args, int
+begin, int end)`.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ _RAW = {"bf16": (3, 16)}  # halide_type_bfloat
 
 
 def type_of(dtype: str, itemsize: int) -> tuple[int, int]:
-    """(type code, bits) of an element type in a halide_buffer_t; what Halide has no type for is raw unsigned bytes."""
+    """(type code, bits) of an element type in a halide_buffer_t; types unknown to Halide are raw unsigned bytes."""
     if dtype in _RAW:
         return _RAW[dtype]
     if dtype == "bool":
@@ -67,7 +67,7 @@ def fill_buffer(
     b: HalideBuffer, dims: ctypes.Array[Dimension], dtype: str, itemsize: int, shape: Sequence[int],
     strides: Sequence[int] = (),
 ) -> None:  # fmt: skip
-    """Describe a row-major tensor, dense if there are no strides; Halide counts dimensions from the innermost one."""
+    """Describe a row-major tensor, dense if there are no strides; Halide counts dimensions from the innermost."""
     b.type_code, b.type_bits = type_of(dtype, itemsize)
     b.type_lanes, b.dimensions = 1, len(shape)
     b.dim = ctypes.cast(dims, ctypes.POINTER(Dimension))
@@ -78,7 +78,7 @@ def fill_buffer(
 
 
 class Library:
-    """A loaded shared library; kernels by name, and the loop over kernels if the library brings one."""
+    """A loaded shared library; kernels by name, and the loop over kernels if the library contains one."""
 
     _lender: Library | None = None  # the library whose thread pool the process uses
 
@@ -95,7 +95,7 @@ class Library:
 
     def _join_pool(self) -> None:
         if Library._lender is None:
-            Library._lender = self  # and so it stays loaded: its threads run its code
+            Library._lender = self  # so it stays loaded: its threads run its code
             return
         pool = Library._lender.dll.occ_pool
         pool.restype = ctypes.c_void_p
@@ -115,7 +115,7 @@ class Library:
 
     @property
     def made_for(self) -> str:
-        """`Manifest.code_digest` of the manifest that the code was compiled for; empty if it does not say."""
+        """`Manifest.code_digest` of the manifest for which the code was compiled; empty if not recorded."""
         try:
             facts = (ctypes.c_uint32 * 8).in_dll(self.dll, "occ_model_facts")
         except ValueError:
@@ -129,11 +129,11 @@ class Library:
 
 
 def load_code(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
-    """Load a library from memory: a nameless file in memory where the system has those, else a temporary file.
+    """Load a library from memory: an anonymous in-memory file if the system supports those, else a temporary file.
 
     Returns:
-        The library and the descriptor to close with it. It stays open, because the loader takes two files of one name
-        for the same library, and a number that is in use is not given out again.
+        The library and the descriptor to close with it. It stays open, because the loader takes two files with one name
+        for the same library, and a number in use is not reused.
     """
     if sys.platform == "linux" and not is_whole(code):
         raise RunError("OCC0502", "the native code is cut off, or no library", "build the artifact again")
@@ -152,12 +152,12 @@ def load_code(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
         raise _unloadable(str(e)) from None
 
 
-# Sanitizers, by how the names of what sanitized code calls begin: as `-C sanitize` calls them, and their libraries.
+# Sanitizers, by the prefix of the calls in sanitized code: their `-C sanitize` names, and their libraries.
 _SANITIZERS = {"__asan_": ("address", "asan"), "__ubsan_": ("undefined", "ubsan"), "__tsan_": ("thread", "tsan")}
 
 
 def _unloadable(said: str) -> RunError:
-    """The error of code that the loader refuses."""
+    """The error for code that the loader rejects."""
     missing = said.partition("undefined symbol: ")[2]
     for prefix, (option, library) in _SANITIZERS.items():
         if missing.startswith(prefix):
@@ -174,7 +174,7 @@ _MACHINES = {62: "x86_64", 183: "aarch64", 40: "arm", 243: "riscv64", 21: "ppc64
 
 
 def check_machine(code: bytes) -> None:
-    """Refuse code for another kind of machine, of which the loader only says that it is no good.
+    """Reject code for another kind of machine, for which the loader only reports that it is invalid.
 
     Raises:
         RunError: OCC0502 it is for another one.
@@ -187,10 +187,10 @@ def check_machine(code: bytes) -> None:
 
 
 def _stays(dll: ctypes.CDLL, code: bytes) -> bool:
-    """Whether a library has to stay in memory when it is closed: one with a runtime that occ has linked.
+    """Whether a library must stay in memory when it is closed: one with a runtime that occ has linked.
 
-    That has told the C library what to call at forks, which only what compilers add to a library takes back. Linkers write
-    which versions of symbols it needs, occ does not.
+    It has registered fork handlers with the C library, and only code that compilers add to a library unregisters them.
+    Linkers record the symbol versions that it needs, occ does not.
     """
     return hasattr(dll, "occ_pool") and not needed_versions(code)
 

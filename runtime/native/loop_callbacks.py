@@ -15,20 +15,21 @@ def run_tasks(workers: Workers, kernel: int, arguments: int, tasks: int) -> int:
     """The tasks of a kernel on several threads; the first error code, or 0.
 
     Raises:
-        BaseException: what the handler of a signal raised; no thread is in the kernel any more.
+        BaseException: raised by a signal handler; no thread is in the kernel any more.
     """
     run = _RANGE(kernel)
     return workers.run(lambda begin, end: run(arguments, begin, end), tasks)
 
 
 class LoopCallbacks(Callback):
-    """Answers `occ_call.parallel` of one call, which one run at a time uses.
+    """Implements `occ_call.parallel` of one call, which one run at a time uses.
 
     Args:
         call: an `EntryCall`.
         workers: the threads of a run.
 
-    Native code writes `call.tasks` before it asks. An answer sets it to 0 again, so that a call whose callback was lost shows that.
+    Native code sets `call.tasks` before the request. An answer resets it to 0, so a call whose callback was lost is
+    detected.
     """
 
     def __init__(self, call: Any, workers: Workers) -> None:

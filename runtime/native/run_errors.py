@@ -1,4 +1,4 @@
-"""What a run through a native entry raises where it fails."""
+"""Exceptions of failed runs through a native entry."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ def failure(native: Native, code: int, call: EntryCall) -> RunError:
     """The error of a call.
 
     Args:
-        native: what the entries share.
-        code: what the call gave.
-        call: which says what failed.
+        native: state that the entries share.
+        code: the return code of the call.
+        call: describes the failure.
     """
     if code == NO_MEMORY:
         text = f"a run needs {call.needed} bytes of memory at once, which cannot be allocated"
@@ -53,7 +53,7 @@ def _misfit(step: Step, call: EntryCall) -> RunError:
 
 
 def _constraint(m: Manifest, call: EntryCall) -> RunError:
-    """Two sizes that a plan takes for equal are not."""
+    """Two sizes that a plan assumes equal are not."""
     names = ["", *sorted(m.functions)]
     if 0 < call.plan < len(names):
         waiting = m.functions[names[call.plan]].constraints
@@ -69,7 +69,7 @@ def _nodes(step: Step) -> str:
 
 
 def check_error(step: Step, k: int) -> RunError:
-    """A check of the data found what the node cannot work on.
+    """A check of the data found something that the node cannot process.
 
     A plan may come from a text with fewer checks.
     """
@@ -77,5 +77,5 @@ def check_error(step: Step, k: int) -> RunError:
 
 
 def kernel_error(step: Step, message: str) -> RunError:
-    """A kernel gave an error code."""
+    """A kernel returned an error code."""
     return RunError("OCC0505", f"the kernel of node `{_nodes(step)}` failed: {message}")

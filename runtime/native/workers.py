@@ -10,24 +10,24 @@ from queue import SimpleQueue
 
 from occ.runtime.forks import renew_in_children
 
-Range = Callable[[int, int], int]  # runs the tasks from one number to another; an error code, or 0
+Range = Callable[[int, int], int]  # runs a range of tasks; returns an error code, or 0
 
 
 class _Loop:
-    """A loop under way.
+    """A loop in progress.
 
-    A handler of a signal may raise at any call of Python: parts are counted where they are done, so that none is waited for that
-    nobody runs.
+    A signal handler may raise at any call of Python: finished parts are counted where they finish, so that nobody waits
+    for a part that nobody runs.
     """
 
     def __init__(self, run: Range, parts: list[tuple[int, int]]) -> None:
         self._run, self._count = run, len(parts)
-        self._left = iter(parts)  # a step of it is one step for any thread
+        self._left = iter(parts)  # advancing it is atomic between threads
         self._codes: list[int] = []
         self._done: SimpleQueue[None] = SimpleQueue()
 
     def help(self) -> None:
-        """Run parts that nobody has begun, until there are none."""
+        """Run parts that nobody has started, until there are none."""
         for part in self._left:
             code = -1
             try:
@@ -42,7 +42,7 @@ class _Loop:
         The first error code, or 0.
 
         Raises:
-            BaseException: what the handler of a signal raised, when all have finished.
+            BaseException: raised by a signal handler, once all parts have finished.
         """
         raised: BaseException | None = None
         while len(self._codes) < self._count:
@@ -55,9 +55,9 @@ class _Loop:
         return next((c for c in self._codes if c), 0)
 
     def abandon(self) -> None:
-        """Leave the parts that nobody has begun, and wait for the others.
+        """Abandon the parts that nobody has started, and wait for the others.
 
-        May be called again after a signal has broken it off.
+        May be called again after a signal has interrupted it.
         """
         for _ in self._left:
             self._codes.append(-1)
@@ -70,7 +70,7 @@ _Queue = SimpleQueue[_Loop | None]
 def _serve(queue: _Queue) -> None:
     while (loop := queue.get()) is not None:
         loop.help()
-        del loop  # what it refers to goes with the run
+        del loop  # its references end with the run
 
 
 def _dismiss(queue: _Queue, threads: list[threading.Thread]) -> None:
@@ -79,13 +79,13 @@ def _dismiss(queue: _Queue, threads: list[threading.Thread]) -> None:
 
 
 class Workers:
-    """Threads that start with the first loop and end with this object. May be used by many threads at once.
+    """Threads that start with the first loop and end with this object. Thread-safe.
 
-    The caller of a loop works too, and takes whatever parts nobody has begun. So a loop ends however few threads the system grants: none
-    in a process that may have no more, or that is about to end.
+    The caller of a loop works too, and runs any parts that nobody has started. So a loop ends however few threads the
+    system grants: none in a process at its limit, or that is about to end.
 
     Args:
-        count: the most threads that a loop has, its caller counted.
+        count: maximum number of threads of a loop, including its caller.
     """
 
     def __init__(self, count: int) -> None:
@@ -100,10 +100,10 @@ class Workers:
         self._threads: list[threading.Thread] | None = None
 
     def run(self, run: Range, tasks: int) -> int:
-        """The tasks 0 to `tasks`, a part for each thread; the first error code, or 0.
+        """Run the tasks 0 to `tasks`, a part per thread; returns the first error code, or 0.
 
         Raises:
-            BaseException: what the handler of a signal raised; no thread is in the loop any more.
+            BaseException: raised by a signal handler; no thread is in the loop any more.
         """
         if self._count == 1 or tasks < 2:
             return run(0, tasks)
@@ -121,14 +121,12 @@ class Workers:
             try:
                 loop.abandon()
                 break
-            except (
-                BaseException
-            ) as e:  # another signal: the memory of the run is in use as long as a thread is in the loop
+            except BaseException as e:  # another signal: the memory of the run is in use while a thread is in the loop
                 raised = e
         raise raised
 
     def _started(self) -> int:
-        """How many threads there are; the first call starts them."""
+        """The number of threads; the first call starts them."""
         with self._lock:
             if self._threads is None:
                 self._threads = []
@@ -139,7 +137,7 @@ class Workers:
                     thread = threading.Thread(target=_serve, args=(self._queue,), name=name, daemon=True)
                     try:
                         thread.start()
-                    except RuntimeError:  # the process may have no more threads, or is about to end
+                    except RuntimeError:  # the process is at its thread limit, or about to end
                         break
                     self._threads.append(thread)
             return len(self._threads)
