@@ -1,7 +1,7 @@
 """occ compiles ONNX models to native CPU code through Halide, and shows its work at every stage.
 
-`compile` a model and call it; `build` an artifact; `load` one. The compiler itself is `occ.compiler`, and what runs an
-artifact without it is `occ.runtime`. Nothing of either is imported before it is used.
+`compile` a model and call it; `build` an artifact; `load` one. The compiler itself is `occ.compiler`, and `occ.runtime`
+runs an artifact without it. Nothing of either is imported before it is used.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from occ.runtime.errors import RunError
     from occ.runtime.run_queue import RunQueue
 
-_NAMES = {  # names by the module that defines them, which is imported when one is used
+_NAMES = {  # names by the module that defines them, imported on first use
     "occ.analysis.bench": "bench",
     "occ.analysis.diff": "diff",
     "occ.analysis.dump": "dump",

@@ -80,22 +80,22 @@ def compile(  # noqa: A001 - the name that users expect
     """Compile a model for this machine.
 
     Args:
-        model: path of an `.onnx` file or `.occ` text, the bytes or text of one, or an `onnx.ModelProto`; or a program of
-            `torch.export`, or the path of the `.pt2` file of one, which torch's own exporter makes ONNX of.
+        model: path of an `.onnx` file or `.occ` text, the bytes or text of one, or an `onnx.ModelProto`; or a program
+        of `torch.export`, or the path of its `.pt2` file, which torch's own exporter converts to ONNX.
         target: `cpu` (Halide, needs a C++ compiler), `cpu-jit` (LLVM, needs none) or `interp` (numpy).
         shapes: extents to fix, by input name; a string keeps an extent symbolic.
-        dims: values of symbolic dims to fix, by their name in the model; a text such as "32..1280:32" gives bounds instead:
-            multiples of 32 from 32 to 1280, which the code may count on and every run checks.
+        dims: values of symbolic dims to fix, by their name in the model; a text such as "32..1280:32" sets bounds
+        instead: multiples of 32 from 32 to 1280, which the code may rely on and every run checks.
         options: options of the target, as `-C key=value`.
         rules: rewrite and fusion rules, passes and operators: objects, modules that define them, or paths of rule files.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
-        outputs: values or nodes of the main graph that become outputs besides the declared ones.
-        specialise: sizes for which there is a plan in addition to the general plan, such as `[{"x": (1, 3, 320, 320)}, {"batch": 8}]`: extents
-            by input, or values by dim. Inputs of such sizes take it; weights are shared where they are the same. With "background"
-            nothing is waited for: where kernels are not in the build cache, `cpu-jit` runs the model until a process of the lowest
-            priority has built it; and a shape that has been seen 32 times gets a plan that a process of the lowest priority builds meanwhile, for at most 8
-            shapes; it takes over if it is the faster one on runs that follow, and a build that fails changes nothing. What it
-            computes may differ in the last digits, as sums are taken in another order.
+        outputs: values or nodes of the main graph that become outputs in addition to the declared ones.
+        specialise: sizes with a plan of their own in addition to the general plan, such as `[{"x": (1, 3, 320, 320)},
+        {"batch": 8}]`: extents by input, or values by dim. Inputs of such sizes use it; equal weights are shared. With
+        "background" nothing blocks: if kernels are not in the build cache, `cpu-jit` runs the model until a
+        lowest-priority process has built it; and a shape seen 32 times gets a plan, also built in the background, for
+        at most 8 shapes. A plan takes over if it is faster on subsequent runs, and a failed build changes nothing.
+        Results may differ in the last digits, as sums are taken in another order.
 
     Returns:
         The model: `m.run({"x": x})` gives outputs by name, `m(x)` by position.
@@ -126,7 +126,7 @@ def build(
     outputs: Sequence[str] = (),
     specialise: Specialise = (),
 ) -> Artifact:
-    """Build an artifact, and write it if `out` says where; other arguments as `compile`.
+    """Build an artifact, and write it to `out` if given; other arguments as for `compile`.
 
     Raises:
         CompileError: the model cannot be compiled; OCC0605 `out` is the model itself, or nothing to be replaced.
@@ -155,7 +155,7 @@ class Capability:
 
     Attributes:
         ok: whether all of it can be compiled.
-        reasons: one text for each thing that cannot.
+        reasons: one text for each unsupported feature.
         on_cpu: one text for each node that an Ascend target leaves to the CPU.
     """
 
@@ -165,7 +165,7 @@ class Capability:
 
 
 def capability(model: Source | ExportedProgram, target: str = DEFAULT) -> Capability:
-    """Whether a target can take a model, found without generating code."""
+    """Whether a target supports a model, determined without generating code."""
     from occ.compiler.diagnostics import CompileError
 
     try:

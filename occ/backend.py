@@ -3,9 +3,9 @@
 `prepare(model, device="CPU", target="cpu")` with target `cpu`, `cpu-jit` or `interp`. Devices are
 
 - `CPU`, this machine;
-- `CPU:arm-64`, and `arm-32`, `riscv-64`, `powerpc-64`, `wasm-32`, a machine of that kind in an emulator (QEMU, wasmtime), for
-  tests of what is built for one;
-- `NPU`, an Ascend device as far as the simulator goes, with an Ascend target; `NPU:ascend910b` and the like name it.
+- `CPU:arm-64`, and `arm-32`, `riscv-64`, `powerpc-64`, `wasm-32`, a machine of that kind in an emulator (QEMU,
+wasmtime), for testing cross builds;
+- `NPU`, a simulated Ascend device, with an Ascend target; `NPU:ascend910b` and the like select it.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ _NPU = "ascend310p"  # of a device `NPU`
 
 
 class Runs(Protocol):
-    """A session, or what stands for one."""
+    """A session, or an equivalent."""
 
     @property
     def inputs(self) -> Sequence[Any]: ...
@@ -69,7 +69,7 @@ class Backend(BaseBackend):
     """occ as an ONNX backend.
 
     Attributes:
-        default_target: what models are compiled for where `prepare` is not told.
+        default_target: the target if `prepare` is not given one.
     """
 
     default_target = DEFAULT
@@ -105,13 +105,13 @@ class Backend(BaseBackend):
 
         Args:
             model: the model.
-            device: what it runs on, see above.
-            target: what to compile for, where the device leaves that open.
+            device: the device to run on, see above.
+            target: the target to compile for, if the device does not decide it.
             threads: of a run; the number of cores of this machine by default.
             options: `-C` options of the target.
 
         Raises:
-            BackendIsNotSupposedToImplementIt: it uses what occ does not support.
+            BackendIsNotSupposedToImplementIt: it uses unsupported features.
             CompileError: it is not valid.
         """
         if not cls.supports_device(device):

@@ -1,4 +1,4 @@
-"""Builds in processes of the lowest priority, which leave the processors to the runs of a model."""
+"""Builds in lowest-priority processes, which leave the processors to the runs of a model."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ from occ.compiler.driver.source import Source, is_text
 from occ.runtime.artifact import Artifact
 from occ.runtime.session import Session
 
-PRIORITY = 19  # the lowest: what `nice` adds
+PRIORITY = 19  # the lowest priority: the increment of `nice`
 _BEGIN = "import os, sys; os.nice(int(sys.argv.pop(1))); from {module} import main; sys.exit(main({arguments}))"
 
 
 def start(
     arguments: Sequence[str], *, folder: str | None = None, module: str = "", detached: bool = False
 ) -> subprocess.Popen[bytes]:
-    """Start a command of occ at the lowest priority; it prints nothing.
+    """Start a silent occ command at the lowest priority.
 
     Args:
-        arguments: of the command line of occ, or of the `main` of another module.
-        folder: where it works: rules of a project are found from there.
-        module: that one.
-        detached: it goes on when this process ends.
+        arguments: for the command line of occ, or for the `main` of another module.
+        folder: the working directory, where rules of a project are found.
+        module: that other module.
+        detached: whether it continues when this process ends.
     """
     call = ("*sys.argv[1:]", module) if module else ("", "occ.cli")
     begin = _BEGIN.format(arguments=call[0], module=call[1])
@@ -45,10 +45,10 @@ def start(
 
 
 def check_buildable(model: Source, settings: Settings) -> None:
-    """Refuse what another process could not build.
+    """Reject what another process could not build.
 
     Raises:
-        CompileError: OCC0603 the model is a text, or has rules that are no files.
+        CompileError: OCC0603 the model is a text, or has rules that are not files.
     """
     if is_text(model):
         message = 'specialise="background" needs the model itself, not a text'
@@ -60,14 +60,14 @@ def check_buildable(model: Source, settings: Settings) -> None:
 
 @dataclass(frozen=True)
 class BackgroundBuild:
-    """Builds a model with `occ build` in another process, which keeps the artifact in the build cache.
+    """Builds a model with `occ build` in another process, which stores the artifact in the build cache.
 
     Attributes:
         source: bytes of the model, or its path.
-        stamp: size and time of the file: another model under its name is not built.
+        stamp: size and time of the file: a changed model is not built.
         settings: of the build.
         threads: of the sessions.
-        symbolic: inputs that have symbolic extents.
+        symbolic: inputs with symbolic extents.
     """
 
     source: bytes | Path
@@ -78,7 +78,7 @@ class BackgroundBuild:
 
     @classmethod
     def of(cls, model: Source, settings: Settings, session: Session) -> BackgroundBuild:
-        """The builds of a model, given to `occ.compile`, that has a session already."""
+        """The builds of a model, given to `occ.compile`, that already has a session."""
         if isinstance(model, ModelProto):
             model = model.SerializeToString()
         source = model
@@ -89,9 +89,9 @@ class BackgroundBuild:
         return cls(source, _stamp(source), settings, session.threads, symbolic)
 
     def __call__(self, shapes: Mapping[str, tuple[int, ...]], stopped: Event) -> Session | None:
-        """A session on the model at certain shapes of its inputs, or at all for none.
+        """A session on the model for certain input shapes, or the general one for None.
 
-        None where the build fails, the model has changed, or `stopped` is set meanwhile.
+        None if the build fails, the model has changed, or `stopped` is set meanwhile.
         """
         if _stamp(self.source) != self.stamp:
             return None
@@ -106,7 +106,7 @@ class BackgroundBuild:
             return open_session(Artifact.load(out), self.threads, rules=self.settings.rules)
 
     def _options(self, shapes: Mapping[str, tuple[int, ...]]) -> list[str]:
-        """The options of the command; dims that the shapes of inputs decide are none any more."""
+        """The options of the command, without dims that the input shapes determine."""
         if not shapes:
             return options_of(self.settings)
         given = self.settings.overrides
@@ -116,7 +116,7 @@ class BackgroundBuild:
 
 
 def options_of(s: Settings) -> list[str]:
-    """The options of `occ build` that stand for settings whose rules are files."""
+    """The `occ build` options for settings whose rules are files."""
     sizes = s.overrides
     given = [("-t", s.target), ("--jobs", "1"), *(("-C", f"{k}={v}") for k, v in s.options.items())]
     given += [("--shape", f"{n}={','.join(map(str, e))}") for n, e in sizes.shapes.items()]
@@ -134,7 +134,7 @@ def _stamp(source: bytes | Path) -> tuple[int, int]:
 
 
 def _ended_well(arguments: Sequence[str], folder: str, stopped: Event) -> bool:
-    """Whether a process did its work in a folder, where it finds no rules of a project.
+    """Run a process in a folder without a project's rules; returns whether it succeeded.
 
     It ends when the session goes away.
     """

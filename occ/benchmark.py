@@ -1,8 +1,8 @@
 """Benchmarks against other runtimes: checked outputs, interleaved runs, the same inputs.
 
 Runs of one runtime are taken in blocks, with a pause before each: idle workers of another runtime spin for some
-milliseconds after their last run and would take a core from whoever is timed next. Ratios are of blocks that are next
-to each other, so that load that comes and goes on the machine hits both sides.
+milliseconds after their last run and would take a core from the runtime timed next. Ratios are between adjacent blocks,
+so that varying load on the machine affects both sides.
 """
 
 from __future__ import annotations
@@ -21,23 +21,23 @@ from occ.runtime.session import Session
 
 PEERS = ("onnxruntime", "openvino")
 PAUSE = 0.06  # seconds before each block
-BLOCK = 0.05  # seconds that the timed runs of a block take at least
+BLOCK = 0.05  # minimum seconds of the timed runs of a block
 Arrays = Mapping[str, np.ndarray]
 Runner = Callable[[], Any]
 
 
 class Unavailable(Exception):
-    """A peer is not installed or cannot take the model."""
+    """A peer is not installed or does not support the model."""
 
 
 @dataclass(frozen=True)
 class Runs:
-    """How long single runs take, wall clock, in milliseconds.
+    """Wall-clock time of single runs, in milliseconds.
 
     Attributes:
         count: runs.
-        least, median, p90, p99: the shortest, and below which half, 90 % and 99 % of the runs are.
-        per_second: throughput: runs in order in the time that they took together.
+        least, median, p90, p99: the minimum, and the times that 50 %, 90 % and 99 % of the runs do not exceed.
+        per_second: throughput: sequential runs divided by their total time.
     """
 
     count: int
@@ -63,15 +63,15 @@ class Runs:
 
 @dataclass(frozen=True)
 class Timing:
-    """How long a run takes.
+    """The time of a run.
 
     Attributes:
         ms: median over the blocks of each block's median, wall clock.
-        spread: distance between the quartiles of the blocks, as a share of the median.
-        cpu_ms: the same of the processor time of the calling thread, which other processes disturb less.
-        ratio: median over the blocks of its wall time over that of the first runner, in the same round; 1 for that one.
-        cpu_ratio: the same of processor time; only meaningful on one thread.
-        runs: single runs, of all blocks together; None where they were not timed one by one.
+        spread: interquartile range of the blocks, relative to the median.
+        cpu_ms: the same for processor time of the calling thread, which other processes affect less.
+        ratio: median over the blocks of its wall time over the first runner's in the same round; 1 for the first.
+        cpu_ratio: the same for processor time; only meaningful on one thread.
+        runs: single runs, over all blocks; None if they were not timed individually.
     """
 
     ms: float
@@ -94,9 +94,9 @@ class Comparison:
     Attributes:
         threads: of a run.
         times: by runtime, occ first.
-        differences: of the outputs from each peer, as shares of the largest value.
+        differences: of the outputs from each peer, relative to the largest value.
         reasons: why a peer has no ratio.
-        inputs: what the runs took, a text each: `x: f32[1,3,320,320]`.
+        inputs: of the runs, a text each: `x: f32[1,3,320,320]`.
     """
 
     threads: int
@@ -106,13 +106,13 @@ class Comparison:
     inputs: list[str] = field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON data."""
         return asdict(self)
 
     def lines(self) -> list[str]:
         """The report: settings, then lines for each runtime.
 
-        A speed-up only where the outputs agree and the times are steady.
+        It states a speed-up only if the outputs agree and the times are steady.
         """
         made = list(self.inputs)
         for name, t in self.times.items():
@@ -152,8 +152,8 @@ def compare(
         model: path or bytes of the ONNX model.
         inputs: by name.
         peers: out of `PEERS`.
-        rounds: blocks of each runtime.
-        tolerance: difference of outputs, as a share of the largest value, above which there is no speed-up.
+        rounds: blocks per runtime.
+        tolerance: relative difference of outputs above which no speed-up is stated.
     """
     made = Comparison(session.threads, inputs=[_shown(n, x) for n, x in inputs.items()])
     ours = session.run(inputs)
@@ -182,7 +182,7 @@ def _shown(name: str, x: Any) -> str:
 
 
 def measure(runners: Mapping[str, Runner], rounds: int) -> dict[str, Timing]:
-    """Time runners in interleaved blocks; ratios are to the first one."""
+    """Time runners in interleaved blocks; ratios are relative to the first one."""
     counts: dict[str, int] = {}
     for name, run in runners.items():
         run()
@@ -208,7 +208,7 @@ def timing(samples: tuple[Sequence[float], Sequence[float]], ours: tuple[Sequenc
 
     Args:
         samples: seconds of each block, wall clock and processor time.
-        ours: those of the first runtime in the same rounds.
+        ours: the first runtime's in the same rounds.
     """
     (wall, cpu), (our_wall, our_cpu) = samples, ours
     return Timing(median(wall) * 1e3, spread_of(wall), median(cpu) * 1e3, _ratio(wall, our_wall), _ratio(cpu, our_cpu))
@@ -259,7 +259,8 @@ def _openvino(model: bytes | str, inputs: Arrays, names: list[str], threads: int
         "PERFORMANCE_HINT": "LATENCY",
         "INFERENCE_NUM_THREADS": threads,
         "INFERENCE_PRECISION_HINT": "f32",
-        # Else products with compressed weights round their other operand to 8 bits, which the model does not ask for.
+        # Otherwise products with compressed weights round their other operand to 8 bits, which the model does not
+        # allow.
         "DYNAMIC_QUANTIZATION_GROUP_SIZE": 0,
     }
     try:

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from occ.runtime.manifest import DimInfo
     from occ.runtime.session import Session
 
-_DRAWN = 8  # bytes of an element as the generator draws it
-_FREE = 32  # of a symbolic dim that is no batch
+_DRAWN = 8  # bytes of an element during random generation
+_FREE = 32  # extent of a symbolic dim that is not a batch
 
 
 def given_inputs(
@@ -24,10 +24,10 @@ def given_inputs(
 ) -> dict[str, Any]:
     """Inputs from files: `single` by name, one file each, or `npz` for all; seeded random ones if there are none.
 
-    A sequence has the arrays of its file, in their order.
+    A sequence consists of the arrays of its file, in order.
 
     Raises:
-        RunError: OCC0501 a file cannot be read or has not what is asked of it, or as `random_inputs`.
+        RunError: OCC0501 a file cannot be read or lacks an array, or as `random_inputs`.
     """
     from occ.runtime.errors import RunError
 
@@ -49,7 +49,7 @@ def given_inputs(
 
 
 def named_arrays(path: str) -> dict[str, np.ndarray]:
-    """The arrays of a file for all inputs, by the names of these.
+    """The arrays of a file for all inputs, by input name.
 
     Raises:
         RunError: OCC0501 the file cannot be read, or has one array without a name.
@@ -86,13 +86,13 @@ def arrays_of(path: str) -> dict[str, np.ndarray]:
         raise RunError("OCC0501", f"the input file `{path}` cannot be read: {e.strerror or e}") from None
     except (*DAMAGE, TokenError, SyntaxError, TypeError, LookupError) as e:  # the header of an array is Python
         with open(path, "rb") as file:
-            ours = file.read(6).startswith((b"\x93NUMPY", b"PK"))  # NumPy calls a pickle what is none of its files, too
+            ours = file.read(6).startswith((b"\x93NUMPY", b"PK"))  # NumPy also calls an unknown file a pickle
         help_ = "`numpy.save` writes .npy files, `numpy.savez` .npz files; .pb files hold a TensorProto"
         raise RunError("OCC0501", f"`{path}` is not a file of arrays{f': {e}' if ours else ''}", help_) from None
 
 
 def _tensor(path: str) -> dict[str, np.ndarray]:
-    """The array of a file with a TensorProto, as the test data of ONNX are, by its name.
+    """The array of a file with a TensorProto, as in ONNX's test data, by its name.
 
     Raises:
         RunError: OCC0501 the file cannot be read.
@@ -112,10 +112,10 @@ def _tensor(path: str) -> dict[str, np.ndarray]:
 
 
 def free_dims(session: Session, sizes: Mapping[str, int]) -> dict[str, int]:
-    """Extents of random inputs for symbolic dims that `sizes` leaves open: 1 for batches, else 32.
+    """Extents of random inputs for symbolic dims that `sizes` leaves open: 1 for batches, otherwise 32.
 
-    What comes first in a shape of some axes is a batch. Many nets are not defined for a single element. The bounds of
-    the dims hold.
+    The first axis of a shape with several is a batch. Many nets are undefined for a single element. The bounds of the
+    dims apply.
     """
     shapes = [p.shape for p in session.inputs]
     first = {shape[0] for shape in shapes if len(shape) > 1}
@@ -134,7 +134,7 @@ def _within(dim: DimInfo | None, n: int) -> int:
 
 
 def _available_memory() -> int:
-    """Bytes that can be filled without swapping."""
+    """Bytes that can be allocated without swapping."""
     with suppress(OSError, ValueError):
         for line in Path("/proc/meminfo").read_text("ascii").splitlines():
             if line.startswith("MemAvailable:"):
@@ -143,10 +143,10 @@ def _available_memory() -> int:
 
 
 def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Generator) -> dict[str, np.ndarray]:
-    """Random inputs of the right types; symbolic dims take the values of `sizes`, or of `free_dims`.
+    """Random inputs of the right types; symbolic dims have the values of `sizes`, or of `free_dims`.
 
     Raises:
-        RunError: OCC0501 an input is no tensor, or there is not memory enough.
+        RunError: OCC0501 an input is not a tensor, or there is not enough memory.
     """
     from occ.compiler.debugging.random_tensors import random_array
     from occ.runtime.errors import RunError

@@ -1,4 +1,4 @@
-"""`occ.load`: opens artifacts, and imports the compiler only where one needs it."""
+"""`occ.load`: opens artifacts, and imports the compiler only if one needs it."""
 
 from __future__ import annotations
 
@@ -24,16 +24,16 @@ def load(
 ) -> Session:  # fmt: skip
     """Load an artifact to run it.
 
-    Native code and device parts need nothing but numpy. Artifacts for `interp`, operators that are compiled when their
-    operands are known, and the simulator need what occ itself needs.
+    Native code and device parts need nothing but numpy. Artifacts for `interp`, operators compiled at run time, and the
+    simulator need the same packages as occ itself.
 
     Args:
         path: of the artifact.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
-        simulate: run device parts on the simulator instead of on a device.
-        options: of a session on a device: `device_id`, `npu_mem_limit`, `arena_extend_strategy`, `profile`. Those that
-            the artifact was built with are the defaults.
-        verify: compare the weights with their digest too, which reads them all; docs/security.md says what that is good for.
+        simulate: whether to run device parts on the simulator instead of a device.
+        options: of a device session: `device_id`, `npu_mem_limit`, `arena_extend_strategy`, `profile`. The artifact's
+        own options are the defaults.
+        verify: whether to compare the weights with their digest too, which reads them all; see docs/security.md.
 
     Raises:
         RunError: OCC0502 the artifact cannot be used.

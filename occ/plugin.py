@@ -1,6 +1,7 @@
-"""The stable API for rules, passes, operators, kernels and targets of users.
+"""The stable API for user-defined rules, passes, operators, kernels and targets.
 
-A package that adds to occ imports from here and from `occ`. Everything else in `occ.compiler` may move between releases.
+A package that extends occ imports from here and from `occ`. Everything else in `occ.compiler` may move between
+releases.
 
 - rules: `fusion`, `rewrite`
 - schedule rules: `schedule_rule`, `Declined`, `StageSchedule`, `Machine`; in them `walk`, `loads`, `reduce_axes`
@@ -10,7 +11,7 @@ A package that adds to occ imports from here and from `occ`. Everything else in 
 - targets: `Target`, `Build`, `Generated`, `Text`, `Options` and `option`, `pipelines` (those of occ), `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`,
   `entry_object` (the compiled plan, to be linked with the kernels), `link` (a linker for those who have none)
 - generators: the nodes of tensor expressions (`Binary`, `Load`, ...), `TeFunc` and its stages, sizes (`Sym`, `rebuild`)
-- messages: `error`, `CompileError`; `extensions` loads rule files and finds what is wrong with them
+- messages: `error`, `CompileError`; `extensions` loads rule files and reports their errors
 """
 
 from __future__ import annotations

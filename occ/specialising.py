@@ -1,7 +1,7 @@
-"""Sessions that build a specialised plan in the background for shapes that they see often.
+"""Sessions that build a specialised plan in the background for frequent shapes.
 
-Nothing here may make a run fail or slower: a build that fails leaves things as they are, and a plan takes over only where it was
-faster on runs of the caller.
+Nothing here may make a run fail or slower: a failed build changes nothing, and a plan takes over only if it was faster
+on the caller's runs.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from occ.runtime.session import Session
 from occ.tiered import Better, TieredSession
 
 SEEN = 32  # runs of a shape after which a plan for it is built
-MOST = 8  # shapes of a session that get one
-TIMED = 5  # runs of each of two plans that decide between them, in turn, after one of the new plan that is not counted
+MOST = 8  # maximum shapes of a session with a plan
+TIMED = 5  # runs of each of two plans that decide between them, alternating, after an uncounted one of the new plan
 
 Shapes = Mapping[str, tuple[int, ...]]
 Build = Callable[[Shapes, Event], Session | None]
@@ -35,10 +35,10 @@ class _Shape:
     """The record of one input shape.
 
     Attributes:
-        seen: runs of it before a build began.
-        other: the session for it alone; None before it is there, and where it has lost.
-        won: it has been chosen.
-        times: of both on runs of the caller, seconds; the first of the new one does not count.
+        seen: runs of it before a build started.
+        other: the session for it alone; None until it exists, and if it lost.
+        won: whether it was chosen.
+        times: of both on the caller's runs, in seconds; the first of the new one does not count.
     """
 
     seen: int = 0
@@ -49,9 +49,9 @@ class _Shape:
 
 
 class SpecialisingSession(TieredSession):
-    """A session on a model of symbolic sizes, with others for the shapes that it sees often.
+    """A session on a model with symbolic sizes, with specialised ones for frequent shapes.
 
-    May be called from many threads. Shapes count from when there is no better code to come for all of them.
+    Thread-safe. Shapes count once no better code for all of them is expected.
     """
 
     def __init__(self, session: Session, build: Build, better: Better | None = None) -> None:
@@ -73,7 +73,7 @@ class SpecialisingSession(TieredSession):
         return self._timed(shape, inputs, outputs)
 
     def _shape_of(self, inputs: Mapping[str, Any]) -> _Shape | None:
-        """The record of the inputs' shape; None where they are no arrays, or kernels are being watched."""
+        """The record of the inputs' shape; None if they are not arrays, or kernels are observed."""
         if isinstance(self.engine, NativeEngine) and self.engine.observer is not None:
             return None
         try:
@@ -83,32 +83,32 @@ class SpecialisingSession(TieredSession):
         found = self._shapes.get(key)
         if found is None:
             with self._lock:
-                if len(self._shapes) >= 64 * MOST:  # shapes that came once, long ago
+                if len(self._shapes) >= 64 * MOST:  # shapes that occurred once, long ago
                     self._shapes = {k: s for k, s in self._shapes.items() if s.seen >= SEEN}
                 found = self._shapes.setdefault(key, _Shape())
         return found
 
     def _note(self, inputs: Mapping[str, Any], shape: _Shape) -> None:
-        """Count a run, and have a plan built if the shape has been seen often.
+        """Count a run, and start to build a plan if the shape is frequent.
 
-        One is built at a time.
+        One plan is built at a time.
         """
         if shape.seen >= SEEN:
             return
         with self._lock:
             busy = self._builder is not None and self._builder.is_alive()
             if shape.seen + 1 == SEEN and (busy or self._stopped.is_set() or self._chosen >= MOST):
-                return  # it is asked again at the next run
+                return  # it is tried again at the next run
             shape.seen += 1
             if shape.seen == SEEN:
                 self._chosen += 1
                 shapes = {i.name: tuple(np.shape(inputs[i.name])) for i in self._signature.inputs}
-                work = (self._build, shapes, self._stopped, shape)  # not the session, which may go away meanwhile
+                work = (self._build, shapes, self._stopped, shape)  # not the session, which may be deleted meanwhile
                 self._builder = Thread(target=_build, args=work, daemon=True, name="occ-specialise")
                 self._builder.start()
 
     def _timed(self, shape: _Shape, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any]:
-        """A run by one of the two, in turn, until it is clear which is faster."""
+        """A run by one of the two, alternating, until it is clear which is faster."""
         with self._lock:
             shape.turn += 1
             turn = shape.turn % 2
@@ -129,7 +129,7 @@ class SpecialisingSession(TieredSession):
         if other is not None:
             try:
                 return other.run(inputs, outputs)
-            except Exception:  # what is wrong with the inputs, the session for all shapes says
+            except Exception:  # the session for all shapes reports errors of inputs
                 shape.other = None
         return super().run(inputs, outputs)
 
@@ -137,14 +137,14 @@ class SpecialisingSession(TieredSession):
 def _build(build: Build, shapes: Shapes, stopped: Event, shape: _Shape) -> None:
     try:
         shape.other = build(shapes, stopped)
-    except Exception:  # nobody asked for this build: it changes nothing
+    except Exception:  # nobody requested this build: it changes nothing
         shape.other = None
 
 
 def in_background(model: Source, settings: Settings, soon: Soon) -> Session:
     """A session that gets better code while it runs.
 
-    That of the target where this one is of another, and then plans for the shapes that it sees often.
+    The target's code if it starts on another one, and then plans for frequent shapes.
     """
     session, build = soon.session, BackgroundBuild.of(model, settings, soon.session)
     better: Better | None = (lambda stopped: build({}, stopped)) if soon.missing else None

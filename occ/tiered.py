@@ -1,4 +1,4 @@
-"""Tiered compilation: runs begin with code that is there soon, and go on with better code."""
+"""Tiered compilation: runs start with code that is available quickly, and continue with better code."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ Better = Callable[[Event], Session | None]
 
 
 class TieredSession(Session):
-    """A session whose runs are another session's once that is there.
+    """A session that switches its runs to another session once that is ready.
 
-    May be called from many threads. A run is by one of the two from begin to end, and a binding by the one that made it. A build that
-    fails changes nothing.
+    Thread-safe. A run uses one of the two from begin to end, and a binding the one that made it. A failed build changes
+    nothing.
 
     Args:
-        session: what runs first.
-        better: makes the other one, in a thread; None where there is none to come. It ends when the event is set.
+        session: used first.
+        better: creates the other one, in a thread; None if there is none. It stops when the event is set.
     """
 
     def __init__(self, session: Session, better: Better | None) -> None:
@@ -32,34 +32,34 @@ class TieredSession(Session):
         weakref.finalize(self, self._stopped.set)
         self._upgrade: Thread | None = None
         if better is not None:
-            work = (better, self._stopped, weakref.ref(self))  # not the session, which may go away meanwhile
+            work = (better, self._stopped, weakref.ref(self))  # not the session, which may be deleted meanwhile
             self._upgrade = Thread(target=_upgrade, args=work, daemon=True, name="occ-upgrade")
             self._upgrade.start()
 
     @property
     def is_settled(self) -> bool:
-        """Whether no better code is to come."""
+        """Whether no better code is expected."""
         return self._upgrade is None or not self._upgrade.is_alive()
 
     def take(self, better: Session) -> None:
-        """Have another session on the same model do the runs from now on."""
+        """Use another session on the same model for all later runs."""
         better.otherwise = self.otherwise
         self._now = better
         super().__init__(better.artifact, better.engine, better.threads)  # what is saved, shown and profiled
         self.otherwise = better.otherwise
 
     def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """As `Session.run`, by the better session if it is there."""
+        """As `Session.run`, by the better session if it is ready."""
         return self._now.run(inputs, outputs)
 
     def bind(
         self, inputs: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None, **arrays: Any
     ) -> Binding:
-        """As `Session.bind`, by the better session if it is there."""
+        """As `Session.bind`, by the better session if it is ready."""
         return self._now.bind(inputs, outputs, **arrays)
 
     def close(self) -> None:
-        """As `Session.close`; a build that is under way ends."""
+        """As `Session.close`; a build in progress is stopped."""
         self._stopped.set()
         super().close()
 
@@ -67,7 +67,7 @@ class TieredSession(Session):
 def _upgrade(better: Better, stopped: Event, session: weakref.ref[TieredSession]) -> None:
     try:
         made = better(stopped)
-    except Exception:  # nobody asked for this build: it changes nothing
+    except Exception:  # nobody requested this build: it changes nothing
         return
     waiting = session()
     if made is not None and waiting is not None and not stopped.is_set():

@@ -15,7 +15,7 @@ MOST = {
     "files over 300 lines": 36,
     "functions over 40 lines": 44,
     "functions of more than 7 parameters": 71,
-    "lines over 120 columns": 515,
+    "lines over 120 columns": 406,
     "statements that the formatter skips": 315,
 }
 

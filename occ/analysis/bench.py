@@ -34,19 +34,19 @@ def bench(
     options: Mapping[str, Any] | None = None,
     rules: Sequence[Any] = (),
 ) -> Comparison:
-    """Time a model or an artifact, and other runtimes on the same inputs; other arguments as `occ.compile`.
+    """Time a model or an artifact, and other runtimes on the same inputs; other arguments as for `occ.compile`.
 
     Args:
-        model: as `occ.compile` takes, or the path of an artifact.
-        target: of a model; that of an artifact is its own.
+        model: as for `occ.compile`, or the path of an artifact.
+        target: for a model; an artifact has its own.
         against: `onnxruntime` and `openvino`, to compare with.
-        onnx: the model that the others run, where `model` is not the path of it.
-        inputs: by name; seeded random ones by default, symbolic dims as `dims` says.
-        rounds: blocks of each runtime.
+        onnx: the model for the other runtimes, if `model` is not its path.
+        inputs: by name; seeded random ones by default, with symbolic dims from `dims`.
+        rounds: blocks per runtime.
         threads: of one run.
 
     Raises:
-        ValueError: a runtime is not known, or there is no ONNX model for it.
+        ValueError: a runtime is unknown, or there is no ONNX model for it.
     """
     if unknown := [p for p in names_of(against) if p not in PEERS]:
         raise ValueError(f"against takes {', '.join(PEERS)}, not {unknown[0]!r}")

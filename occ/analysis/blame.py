@@ -1,8 +1,9 @@
 """Attributes a difference from onnxruntime to its optimiser, its kernels or occ.
 
-onnxruntime's optimiser changes results of quantised models: it joins pairs of QuantizeLinear and DequantizeLinear, rounds where the
-model does not, and takes kernels whose sums of bytes saturate on x86 without VNNI (session.x64quantprecision in
-onnxruntime_session_options_config_keys.h). Without it each node is computed as ONNX defines it.
+onnxruntime's optimiser changes results of quantised models: it joins pairs of QuantizeLinear and DequantizeLinear,
+rounds where the model does not, and uses kernels whose byte sums saturate on x86 without VNNI
+(session.x64quantprecision in onnxruntime_session_options_config_keys.h). Without it each node is computed as ONNX
+defines it.
 """
 
 from __future__ import annotations
@@ -31,13 +32,13 @@ def judged(
     plain: Callable[[], Outputs],
     exact: Callable[[], Outputs],
 ) -> tuple[list[Row], str]:
-    """Rows of outputs after a second run of onnxruntime and, where that helps nothing, one of the interpreter.
+    """Rows of outputs after a second run of onnxruntime and, if that does not help, one of the interpreter.
 
-    And what it says.
+    Also returns the verdict.
 
     Args:
-        rows: of the first run; one that differs is the same all the same if only the optimiser makes it differ.
-        compare: gives rows for the outputs of another run.
+        rows: of the first run; a difference that only the optimiser causes counts as equal.
+        compare: returns rows for the outputs of another run.
         plain: runs onnxruntime without its optimiser.
         exact: runs the interpreter.
     """

@@ -22,9 +22,9 @@ class DumpDifferences:
 
     Attributes:
         rows: of each.
-        unknown: operators of the dump that the graph has not, such as those that passes of the toolkit have fused.
-        unread: outputs in a format that is not read.
-        refused: why other files are no dumps.
+        unknown: operators of the dump that are not in the graph, such as those fused by the toolkit's passes.
+        unread: outputs in an unsupported format.
+        refused: why other files are not dumps.
     """
 
     rows: list[Row]
@@ -36,16 +36,16 @@ class DumpDifferences:
 def compared_with_dump(
     artifact: Artifact, folder: Path, inputs: Mapping[str, np.ndarray], tolerance: float
 ) -> DumpDifferences:
-    """Run an artifact on the simulator, and compare each operator with the file that a device wrote of it.
+    """Run an artifact on the simulator, and compare each operator with the device's dump file.
 
     Args:
         artifact: of an Ascend target.
-        folder: of the dump; folders in it are searched.
-        inputs: what the device was given.
-        tolerance: the largest difference, as a share of the largest value.
+        folder: of the dump, searched recursively.
+        inputs: the device's inputs.
+        tolerance: the largest difference allowed, relative to the largest value.
 
     Raises:
-        CannotCompare: it is no artifact for Ascend, or the folder has no dump of its operators.
+        CannotCompare: it is not an artifact for Ascend, or the folder has no dump of its operators.
         RunError: the artifact cannot be run on these inputs.
     """
     from occ.compiler.ge_simulator.dump_files import dumps
@@ -76,14 +76,14 @@ def compared_with_dump(
 
 
 def _plain(name: str) -> str:
-    """A name as files have it."""
+    """A name as in file names."""
     return re.sub(r"\W", "_", name)
 
 
 def _row(name: str, k: int, got: np.ndarray, want: np.ndarray, tolerance: float) -> Row:
     if got.size != want.size:
         return Row(f"{name}:{k}", got.shape, False, name, reason=f"the simulator has {list(want.shape)}")
-    floats = got.dtype.kind == want.dtype.kind and got.dtype != want.dtype  # what passes have in half precision
+    floats = got.dtype.kind == want.dtype.kind and got.dtype != want.dtype  # types in half precision after passes
     theirs = got.astype(want.dtype) if floats else got
     if theirs.dtype != want.dtype:
         return Row(

@@ -16,16 +16,16 @@ def device_facts(m: Manifest, labels: Mapping[str, str], files: Mapping[str, byt
 
     Args:
         m: of the artifact.
-        labels: names of dims in the model, by symbol.
+        labels: the model's names of dims, by symbol.
         files: of the artifact.
 
     Returns:
-        `chip`; `precision` (of `precision_mode_v2`); `parts`, a line for each part of the device and of the CPU; `ge_operators`
-        (counts by type, sub-graphs included, without inputs and constants; as the build counted them); `on_the_cpu`, operators of
-        ONNX; `kernel_tables`, the release whose kernels were chosen from; `units`, how many nodes each unit runs; `ai_cpu`, what the AI CPU runs, why, and what
-        would help; `placed`, for each part its nodes with unit and why, which text leaves out; `gears` and `ranges`, the
-        sizes that the compiled graphs take; `estimates`, a line for each part where `offload=cost` made them; `atc`, the commands
-        that compile the parts.
+        `chip`; `precision` (of `precision_mode_v2`); `parts`, a line for each part of the device and of the CPU;
+        `ge_operators` (counts by type, including sub-graphs, without inputs and constants, from the build);
+        `on_the_cpu`, ONNX operators; `kernel_tables`, the release of the kernel tables; `units`, the number of nodes on
+        each unit; `ai_cpu`, what the AI CPU runs, why, and remedies; `placed`, for each part its nodes with unit and
+        reason, which text omits; `gears` and `ranges`, the supported sizes; `estimates`, a line for each part with
+        `offload=cost`; `atc`, the commands that compile the parts.
     """
     if m.engine != "ascend":
         return {}

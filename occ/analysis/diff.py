@@ -1,4 +1,4 @@
-"""`occ.diff`: compares results with another runtime, of the model or of each node."""
+"""`occ.diff`: compares results with another runtime, per model or per node."""
 
 from __future__ import annotations
 
@@ -30,8 +30,11 @@ if TYPE_CHECKING:
     from occ.runtime.session import Session
 
 TOLERANCE = 1e-4
-HALVES = {"f16": 1e-2, "bf16": 5e-2}  # the same of models that compute in them: about ten units in the last place
-ABSOLUTE = 1e-7  # what ONNX's own tests also allow (`atol` of onnx.backend.test): rounding of sums that cancel
+HALVES = {
+    "f16": 1e-2,
+    "bf16": 5e-2,
+}  # same for models that compute in them: about ten units in the last place
+ABSOLUTE = 1e-7  # also allowed by ONNX's own tests (`atol` of onnx.backend.test): rounding of sums that cancel
 
 
 @dataclass(frozen=True)
@@ -39,15 +42,15 @@ class Allowed:
     """The tolerance of a comparison: an absolute and a relative part.
 
     Attributes:
-        share: of the largest value of an output; None for what the types allow that a model computes in.
-        absolute: whatever that value is.
+        share: relative to the largest value of an output; None for the default of the model's types.
+        absolute: independent of that value.
     """
 
     share: float | None = None
     absolute: float = ABSOLUTE
 
     def of(self, session: Session) -> Allowed:
-        """The same with a share, which is that of the type with the largest units among those of a model."""
+        """The same with a share: the default for the model's least precise type."""
         if self.share is not None:
             return self
         manifest = session.artifact.manifest
@@ -58,24 +61,24 @@ class Allowed:
         return replace(self, share=max((HALVES[k] for k in kinds if k in HALVES), default=TOLERANCE))
 
     def small(self, ours: np.ndarray, theirs: np.ndarray) -> bool:
-        """Whether no difference of two arrays of numbers counts, whatever share of the largest value it is."""
+        """Whether the differences of two numeric arrays are within the absolute tolerance."""
         return bool(gaps(ours, theirs).max(initial=0.0) <= self.absolute)
 
 
 @dataclass(frozen=True)
 class Row:
-    """One value of both sides.
+    """One value on both sides.
 
     Attributes:
         output: name of the value.
-        shape: of it, here.
+        shape: its shape on this side.
         ok: whether the sides agree.
-        node: that computes it, where each node was asked for.
-        difference: the largest one, as a share of the largest value; None where type or shape differ.
-        small: whether the sides agree only because no difference is above the absolute one that passes.
-        worst: the places that differ most, with `at`, `ours`, `theirs`.
+        node: the node that computes it, if nodes are compared.
+        difference: the largest one, relative to the largest value; None if type or shape differ.
+        small: whether the sides agree only thanks to the absolute tolerance.
+        worst: the positions that differ most, with `at`, `ours`, `theirs`.
         reason: why the values cannot be compared.
-        optimiser: the difference before onnxruntime's optimiser was turned off, where only that makes it differ.
+        optimiser: the difference with onnxruntime's optimiser, if only that causes it.
     """
 
     output: str
@@ -89,7 +92,7 @@ class Row:
     optimiser: float | None = None
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON data."""
         return asdict(self)
 
 
@@ -101,8 +104,8 @@ class Differences:
         against: the other runtime.
         rows: the outputs, then the values of nodes in the order of the model.
         outputs: how many of the rows are outputs.
-        verdict: what further runs say of outputs that differ from onnxruntime's.
-        session: that computed this side.
+        verdict: the findings of further runs about outputs that differ from onnxruntime's.
+        session: the session on this side.
     """
 
     against: str
@@ -118,7 +121,7 @@ class Differences:
 
     @property
     def first(self) -> Row | None:
-        """The first value that differs, in the order of the model: of a node, if nodes were asked for."""
+        """The first value that differs, in the order of the model: of a node, if nodes are compared."""
         return next((r for r in [*self.rows[self.outputs :], *self.rows[: self.outputs]] if not r.ok), None)
 
 
@@ -139,24 +142,24 @@ def diff(
     options: Mapping[str, Any] | None = None,
     rules: Sequence[Any] = (),
 ) -> Differences:
-    """Run a model, and compare its outputs with those of another runtime; other arguments as `occ.compile`.
+    """Run a model, and compare its outputs with those of another runtime; other arguments as for `occ.compile`.
 
     Args:
-        model: as `occ.compile` takes, .occ text too; or the path of an artifact.
-        target: of a model.
-        against: one of `ORACLES`, or the path of an artifact: of other options, or of an earlier release.
+        model: as for `occ.compile`, or .occ text; or the path of an artifact.
+        target: for a model.
+        against: one of `ORACLES`, or the path of an artifact: with other options, or from an earlier release.
         onnx: the model that an artifact was built from.
-        inputs: by name; seeded random ones by default, symbolic dims as `dims` says.
-        tolerance: the largest difference that passes, as a share of the largest value; by default 1e-4, 1e-2 of models that
-            compute in f16, and 5e-2 in bf16.
-        absolute: a difference that passes whatever the values are; 0 for outputs that mean something however small they are.
-        every_node: compare what each node of the main graph gives, too.
-        node: a regular expression: compare what nodes give whose names, or results, it is found in.
-        simulate: run the device parts of Ascend targets on the simulator.
+        inputs: by name; seeded random ones by default, with symbolic dims from `dims`.
+        tolerance: the largest difference allowed, relative to the largest value; by default 1e-4, 1e-2 for models that
+        compute in f16, and 5e-2 in bf16.
+        absolute: a difference that is always allowed; 0 for outputs that are meaningful however small they are.
+        every_node: whether to compare the results of each node of the main graph, too.
+        node: a regular expression: compare results of nodes whose name, or result name, it matches.
+        simulate: whether to run the device parts of Ascend targets on the simulator.
 
     Raises:
         CompileError: the model cannot be compiled. RunError: it cannot be run.
-        CannotCompare: the other runtime is missing, or does not take the model.
+        CannotCompare: the other runtime is missing, or does not support the model.
     """
     if not isinstance(tolerance, (int, float, type(None))) or not isinstance(absolute, (int, float)):
         text = f"tolerance is {tolerance!r}, absolute {absolute!r}: they are numbers"
@@ -169,7 +172,7 @@ def diff(
 
 @dataclass(frozen=True)
 class Given:
-    """What a comparison is given besides the model.
+    """The arguments of a comparison, apart from the model.
 
     Attributes:
         onnx: the model that an artifact was built from.
@@ -192,7 +195,7 @@ def compared(
     *,
     simulate: bool = False,
 ) -> Differences:
-    """The same with settings; `node` is None where outputs alone are compared."""
+    """The same with settings; `node` is None to compare only outputs."""
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     artifact = bool(path) and is_artifact(path)
     _check(artifact, against, given, node)
@@ -200,7 +203,7 @@ def compared(
     if simulate and session.artifact.manifest.engine != "ascend":
         raise CannotCompare(f"only Ascend targets have parts to simulate, not `{session.artifact.manifest.target}`")
     inputs = dict(given.inputs or random_inputs(session, given.sizes, np.random.default_rng(0)))
-    Signature.of(session.artifact.manifest).arrays(inputs)  # before others refuse them, in words of their own
+    Signature.of(session.artifact.manifest).arrays(inputs)  # before others reject them with less specific errors
     whole, names = given.onnx if artifact else model, [p.name for p in session.outputs]
     theirs, allowed = oracle(whole, against, names, inputs, settings), allowed.of(session)
     found, ours = Differences(against, session=session), session.run(inputs)
@@ -219,7 +222,7 @@ def compared(
 
 
 def _check(artifact: bool, against: str, given: Given, node: str | None) -> None:
-    """Refuse comparisons that there are not."""
+    """Reject invalid comparisons."""
     if artifact and given.onnx is None and not is_artifact(against):
         raise CannotCompare("an artifact is compared with the model that it was built from; give that, as `onnx`")
     if artifact and node is not None:
@@ -233,7 +236,7 @@ def _check(artifact: bool, against: str, given: Given, node: str | None) -> None
 def _node_rows(
     model: Source, settings: Settings, against: str, given: Arrays, allowed: Allowed, node: str, *, simulate: bool
 ) -> list[Row]:
-    """Rows of the values that nodes give; the model is compiled again with all of them as outputs."""
+    """Rows of the nodes' results; the model is compiled again with all of them as outputs."""
     if is_text(model):
         raise CannotCompare("nodes are those of an ONNX model: give the .onnx file")
     whole, folder = loaded(model)  # pyright: ignore[reportArgumentType] - texts are handled above
@@ -272,7 +275,7 @@ def _row(name: str, ours: Any, theirs: Any, allowed: Allowed) -> Row:
 
 
 def _row_of_others(name: str, ours: Any, theirs: Any, allowed: Allowed) -> Row:
-    """The row of sequences, of maps, and of optionals that have nothing."""
+    """The row for sequences, maps, and empty optionals."""
     if not isinstance(ours, list) or not isinstance(theirs, list) or len(ours) != len(theirs):
         same = type(ours) is type(theirs) and not isinstance(ours, list) and bool(ours == theirs)
         return Row(name, (), same, reason="" if same else "they are no arrays, and not equal")
@@ -282,7 +285,7 @@ def _row_of_others(name: str, ours: Any, theirs: Any, allowed: Allowed) -> Row:
 
 
 def _worst(ours: np.ndarray, theirs: np.ndarray, count: int = 5) -> tuple[dict[str, Any], ...]:
-    """The places that differ most."""
+    """The positions that differ most."""
     gap = gaps(ours, theirs)
     places = [np.unravel_index(k, gap.shape) for k in np.argsort(gap, axis=None)[::-1][:count]]
     return tuple(

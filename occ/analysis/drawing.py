@@ -14,12 +14,12 @@ _LONGEST = 40  # characters of a line of a label
 
 
 def drawing(m: Module, form: str) -> str:
-    """The main function of a module; `form` is `dot` or `mermaid`. Weights are left out, types stand at the edges."""
+    """The main function of a module as a graph; `form` is `dot` or `mermaid`. Weights are omitted, edges show types."""
     return _dot(m) if form == "dot" else _mermaid(m)
 
 
 def label(op: Op) -> str:
-    """The label of an op in a drawing: its operator, or those of its region."""
+    """The label of an op: its operator, or the operators of its region."""
     if op.name == "fuse":
         return " + ".join(dict.fromkeys(o.name for r in op.regions for o in r if o.name != "yield"))
     te = op.attrs.get("te")
@@ -83,6 +83,6 @@ def _quoted(text: str) -> str:
 
 
 def _entity(text: str) -> str:
-    """A Mermaid string: what could end it, or be taken for markup, as a character entity."""
+    """A Mermaid string: characters that could end it, or act as markup, become character entities."""
     safe = "".join(c if c.isalnum() or c in " _.,:+*/-" else f"#{ord(c)};" for c in shorten(text, 2 * _LONGEST))
     return f'"{safe or " "}"'

@@ -33,22 +33,22 @@ def dump(
     options: Mapping[str, Any] | None = None,
     rules: Sequence[Any] = (),
 ) -> str | bytes:
-    """A model at a stage, as `occ dump` prints it; other arguments as `occ.compile`.
+    """A model at a stage, as `occ dump` prints it; other arguments as for `occ.compile`.
 
     Args:
-        model: as `occ.compile` takes.
+        model: as for `occ.compile`.
         stage: `imported` to `lowered`, or a stage of the target's own, such as `halide`.
-        target: for which it is compiled.
+        target: the target to compile for.
         format: one of `FORMATS`; `dot` and `mermaid` draw the graph.
-        weights: `full`, `names` or `none`: what the text has of them.
-        out: a file to write, large weights next to it; the text is returned all the same, but for `onnx`.
+        weights: `full`, `names` or `none`: how much of them the text includes.
+        out: a file to write, with large weights next to it; the text is returned as well, except for `onnx`.
 
     Returns:
         Text, or the bytes of an ONNX model.
 
     Raises:
-        CompileError: the model cannot be compiled; or OCC0602, OCC0603 there is no such stage or format; OCC0605
-            `out` is not to be written.
+        CompileError: the model cannot be compiled; or OCC0602, OCC0603 there is no such stage or format; OCC0605 `out`
+        must not be overwritten.
     """
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.outputs import check_out
@@ -65,7 +65,10 @@ def dump(
 def stage_dump(
     compilation: Compilation, stage: str, form: str = "text", weights: str = "full", out: Path | None = None
 ) -> str | bytes:
-    """What `occ dump` prints; large weights and pieces are at `out`, or in the build cache. Arguments as `dump`."""
+    """The output of `occ dump`; large weights and pieces are at `out`, or in the build cache.
+
+    Arguments as for `dump`.
+    """
     own = compilation.target.texts.get(stage)
     if own is not None:
         return _own(compilation, own, stage, form, out)
@@ -90,9 +93,9 @@ def stage_dump(
 
 
 def _own(compilation: Compilation, own: Text, stage: str, form: str, out: Path | None) -> str:
-    """A dump that is the target's own.
+    """A target-specific dump.
 
-    What comes in pieces is written, and the names of the files are the text.
+    Pieces are written to files, whose names are the returned text.
     """
     if form not in own.formats:
         raise error(
@@ -112,7 +115,7 @@ def _own(compilation: Compilation, own: Text, stage: str, form: str, out: Path |
 def _written(pieces: Sequence[Piece], out: Path, suffix: str) -> str:
     """Write pieces: one to the requested file, several to files named after them.
 
-    What they refer to is written next to them.
+    Referenced files are written next to them.
     """
     out.parent.mkdir(parents=True, exist_ok=True)
     alone = len(pieces) == 1
@@ -125,7 +128,7 @@ def _written(pieces: Sequence[Piece], out: Path, suffix: str) -> str:
 
 
 def _onnx(compilation: Compilation, stage: str, out: Path | None) -> str | bytes:
-    """The module as an ONNX model; nothing where it is written."""
+    """The module as an ONNX model; empty if it is written to a file."""
     from occ.compiler.frontend.export import export
 
     data = export(compilation.advance(stage)).SerializeToString()
@@ -137,7 +140,7 @@ def _onnx(compilation: Compilation, stage: str, out: Path | None) -> str | bytes
 
 
 def module_with_weights(m: Module, out: Path | None) -> str:
-    """The text of a module, its large weights written to a file that the text names."""
+    """The text of a module, with its large weights written to a file that it references."""
     from occ.compiler.cache.cache import Cache, digest
     from occ.compiler.ir.printer import module_text, weight_bytes, weight_offsets
 

@@ -12,7 +12,7 @@ from occ.analysis.onnx_graph import loaded, reads, value_types, with_data
 from occ.arguments import names_of
 from occ.compiler.diagnostics import closest, error
 
-_LARGEST = 1 << 30  # bytes of weights that a file holds itself
+_LARGEST = 1 << 30  # maximum bytes of weights inside the file
 
 
 def extract(
@@ -25,12 +25,12 @@ def extract(
 
     Args:
         model: path, bytes or message of an ONNX model.
-        start: where it begins: values, which become inputs, or nodes, which are in it. From the inputs if empty.
-        end: where it ends: values, which become outputs, or nodes, which are in it. At the outputs if empty.
-        out: the file to write; over a gigabyte of weights go to a file of its name and `.data`.
+        start: where it begins: values, which become inputs, or nodes, which are included. The model's inputs if empty.
+        end: where it ends: values, which become outputs, or nodes, which are included. The model's outputs if empty.
+        out: the file to write; more than a gigabyte of weights go to a file with the same name plus `.data`.
 
     Returns:
-        The part. What it reads from outside, besides `start`, stays an input where it was one.
+        The part. Model inputs that it reads remain inputs, in addition to `start`.
 
     Raises:
         CompileError: OCC0101, OCC0102 the model cannot be read; OCC0205 there is no such value or node; OCC0202 ONNX cannot
@@ -62,13 +62,13 @@ def extract(
 
 
 def _write(model: ModelProto, out: str) -> None:
-    """Write a model, with its weights in a file of their own where they are many."""
+    """Write a model, with its weights in a separate file if they are large."""
     big = sum(len(t.raw_data) for t in model.graph.initializer) > _LARGEST
     onnx.save(model, out, save_as_external_data=big, location=os.path.basename(out) + ".data")
 
 
 def _values(model: ModelProto, names: Sequence[str], *, end: bool) -> list[str]:
-    """The values that names of values and nodes denote: results at the end, operands at the start."""
+    """The values for names of values and nodes: results at the end, operands at the start."""
     weights = {t.name for t in model.graph.initializer}
     known = {v.name for v in model.graph.input} | {n for node in model.graph.node for n in node.output}
     found: list[str] = []
@@ -89,7 +89,7 @@ def _values(model: ModelProto, names: Sequence[str], *, end: bool) -> list[str]:
 
 
 def _needed(model: ModelProto, inputs: Sequence[str], outputs: Sequence[str]) -> tuple[list[NodeProto], set[str]]:
-    """The nodes between two sets of values, in order, and the names of all values in it."""
+    """The nodes between two sets of values, in order, and the names of all values in between."""
     makers = {name: k for k, node in enumerate(model.graph.node) for name in node.output if name}
     kept: set[int] = set()
     wanted = set(outputs)
@@ -114,7 +114,7 @@ def _typed(types: dict[str, ValueInfoProto], names: Sequence[str]) -> list[Value
 
 
 def _functions(model: ModelProto, nodes: Sequence[NodeProto]) -> list[FunctionProto]:
-    """The functions of the model that nodes call, and those that these call."""
+    """The functions of the model that nodes call, directly or indirectly."""
     table = {(f.domain, f.name, f.overload): f for f in model.functions}
     found: dict[tuple[str, str, str], FunctionProto] = {}
     waiting = list(nodes)

@@ -34,12 +34,12 @@ def inspect(model: Source) -> dict[str, Any]:
 
 
 def is_artifact(name: str | os.PathLike[str]) -> bool:
-    """Whether a path is that of an artifact: a zip, or a folder."""
+    """Whether a path is an artifact: a zip, or a folder."""
     path = Path(name)
     if path.is_dir():
         return True
     if path.suffix == ".pt2":
-        return False  # a zip, too: a program of torch.export
+        return False  # also a zip: a program of torch.export
     try:
         with open(path, "rb") as f:
             return f.read(2) == b"PK"
@@ -91,7 +91,7 @@ def special_facts(m: Manifest) -> list[str]:
 
 
 def _libraries(versions: list[str]) -> str:
-    """The oldest C library that has all versions of symbols that the code asks for."""
+    """The oldest C library that has all symbol versions that the code needs."""
     numbers = [
         tuple(map(int, v.removeprefix("GLIBC_").split("."))) for v in versions if re.fullmatch(r"GLIBC_[\d.]+", v)
     ]
@@ -116,7 +116,7 @@ def _model(source: Source) -> dict[str, Any]:
 
 
 def _outputs(m: Module, source: Source) -> list[str]:
-    """Outputs with the types that a build finds; names alone where the model has faults, which `occ check` tells."""
+    """Outputs with the types that a build infers; only names if the model has errors, which `occ check` reports."""
     known = inferred(source) if m.stage == "imported" else m
     if known is None:
         return m.main.result_names
@@ -125,7 +125,7 @@ def _outputs(m: Module, source: Source) -> list[str]:
 
 
 def inferred(source: Source) -> Module | None:
-    """The module of a model with all types; None where the model has faults."""
+    """The module of a model with all types; None if the model has errors."""
     from occ.compiler.diagnostics import CompileError
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.settings import Settings

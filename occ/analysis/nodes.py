@@ -1,4 +1,4 @@
-"""Node names of a model, as commands take them, and steps of an artifact."""
+"""Node names of a model, as commands accept them, and steps of an artifact."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ class Node:
     """A node of a graph, or a step of an artifact.
 
     Attributes:
-        name: of the node; of a step the names of the nodes that it does.
+        name: of the node; for a step the names of its nodes.
         operator: of the node, with its domain; the kernel or routine of a step.
-        inputs: names of values, empty where one is absent; a step has none.
+        inputs: names of values, empty if one is absent; a step has none.
         outputs: likewise.
-        types: of the outputs as far as they are known, else empty.
+        types: of the outputs as far as they are known, otherwise empty.
     """
 
     name: str
@@ -29,7 +29,7 @@ class Node:
     types: tuple[str, ...] = ()
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON data."""
         return asdict(self)
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Producers and consumers in an ONNX graph, sub-graphs included."""
+"""Producers and consumers in an ONNX graph, including sub-graphs."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from occ.compiler.frontend.torch_program import is_program_file, program_to_onnx
 
 
 def loaded(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelProto, Path]:
-    """A model whose external data stay where they are, and the folder that their paths start from.
+    """A model without its external data, and the folder to which their paths are relative.
 
-    A program of torch.export is taken as the ONNX model of it.
+    A program of torch.export is converted to ONNX.
 
     Raises:
         CompileError: OCC0101, OCC0102 it cannot be read.
@@ -42,7 +42,7 @@ def loaded(model: str | os.PathLike[str] | bytes | ModelProto) -> tuple[ModelPro
 
 
 def reads(node: NodeProto) -> Iterator[str]:
-    """Names of the values that a node reads, those that its sub-graphs take from outside included."""
+    """Names of the values that a node reads, including those that its sub-graphs capture."""
     yield from (n for n in node.input if n)
     for attribute in node.attribute:
         for graph in [*([attribute.g] if attribute.HasField("g") else []), *attribute.graphs]:
@@ -60,13 +60,13 @@ def value_types(model: ModelProto) -> dict[str, ValueInfoProto]:
         ValueError,
         RuntimeError,
         shape_inference.InferenceError,
-    ):  # more than protobuf holds, or not to be inferred
+    ):  # too large for protobuf, or not inferable
         graph = model.graph
     return {v.name: v for v in (*graph.value_info, *graph.output, *graph.input)}
 
 
 def exposed(model: ModelProto, names: list[str]) -> ModelProto:
-    """The model with more outputs: values of its main graph."""
+    """The model with additional outputs: values of its main graph."""
     types = value_types(model)
     made = ModelProto()
     made.CopyFrom(model)
@@ -76,7 +76,7 @@ def exposed(model: ModelProto, names: list[str]) -> ModelProto:
 
 
 def with_data(model: ModelProto, folder: Path) -> ModelProto:
-    """The model with its external data inside.
+    """The model with its external data included.
 
     Raises:
         CompileError: OCC0106 they cannot be read, or are outside of the folder.

@@ -30,14 +30,14 @@ Arrays = Mapping[str, np.ndarray]
 
 
 class CannotCompare(ValueError):
-    """There is nothing to compare with: the other runtime is missing, or does not take the model."""
+    """Comparison is impossible: the other runtime is missing, or does not support the model."""
 
 
 def oracle(model: Any, against: str, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:
     """The outputs of another runtime, by name.
 
     Raises:
-        CannotCompare: it is missing, or does not take the model.
+        CannotCompare: it is missing, or does not support the model.
     """
     if is_artifact(against):
         return _of_artifact(against, names, given)
@@ -72,7 +72,7 @@ def _of_artifact(path: str, names: list[str], given: Arrays) -> dict[str, Any]:
     """The outputs of an artifact.
 
     Raises:
-        CannotCompare: it has not all of the outputs.
+        CannotCompare: it lacks some of the outputs.
     """
     found = load(path).run(given)
     if missing := [n for n in names if n not in found]:
@@ -81,7 +81,7 @@ def _of_artifact(path: str, names: list[str], given: Arrays) -> dict[str, Any]:
 
 
 def _interpreted(model: Any, names: list[str], given: Arrays, settings: Settings) -> dict[str, Any]:
-    """The outputs of the interpreter: of .occ text as it is, else without rewrite rules."""
+    """The outputs of the interpreter: of .occ text unchanged, otherwise without rewrite rules."""
     from occ.compiler.debugging.validate import NotInterpretable, results
     from occ.compiler.driver.plugins import extensions
 

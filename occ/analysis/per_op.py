@@ -1,8 +1,8 @@
-"""Kernel times beside onnxruntime's profile, by ONNX node.
+"""Kernel times next to onnxruntime's profile, by ONNX node.
 
-A kernel computes several nodes, and a node may take several kernels; onnxruntime fuses others. Both sides are joined where
-they share a node. onnxruntime names what it has rewritten after a node or its result; what it adds for its own layouts
-belongs to no node.
+A kernel computes several nodes, and a node may take several kernels; onnxruntime fuses others. Both sides are joined
+where they share a node. onnxruntime names rewritten nodes after a node or its result; nodes that it adds for its own
+layouts belong to no node.
 """
 
 from __future__ import annotations
@@ -44,11 +44,11 @@ class Row:
     """Nodes that both sides compute together.
 
     Attributes:
-        nodes: of the model, in its order; none for what a side adds.
-        kernels: of occ.
-        ms: of these.
-        theirs: what onnxruntime names its part.
-        theirs_ms: of it.
+        nodes: of the model, in order; empty for what a side adds.
+        kernels: occ's kernels.
+        ms: their time.
+        theirs: onnxruntime's names for its part.
+        theirs_ms: its time.
     """
 
     nodes: tuple[str, ...]
@@ -60,12 +60,12 @@ class Row:
 
 @dataclass(frozen=True)
 class PerOp:
-    """A model node by node, what takes longest on either side first.
+    """A model node by node, slowest on either side first.
 
     Attributes:
         threads: of a run, on both sides.
         rows: all of them.
-        spread: how much runs differ, of the side whose runs differ more; `Profile` says in what unit.
+        spread: variation between runs, the larger of both sides; see `Profile` for its unit.
     """
 
     threads: int
@@ -78,7 +78,7 @@ class PerOp:
         return self.spread <= UNSTEADY
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON data."""
         return asdict(self)
 
     def table(self, most: int = 40) -> str:
@@ -124,7 +124,7 @@ def per_op(session: Session, model: str | bytes, inputs: Mapping[str, np.ndarray
 
 
 def joined(ours: Profile, model: str | bytes, inputs: Mapping[str, np.ndarray], runs: int = 7) -> PerOp:
-    """Profile onnxruntime, and put a profile of occ next to it; as `per_op`."""
+    """Profile onnxruntime, next to an existing profile of occ; see `per_op`."""
     nodes, results, data = _named(model)
     theirs, spread = _onnxruntime(data, inputs, ours.threads, runs)
     return PerOp(ours.threads, tuple(_rows(ours.events, theirs, nodes, results)), max(ours.spread, spread))
@@ -145,7 +145,7 @@ def _named(model: str | bytes) -> tuple[list[str], dict[str, str], str | bytes]:
 def _onnxruntime(
     model: str | bytes, inputs: Mapping[str, np.ndarray], threads: int, runs: int
 ) -> tuple[dict[str, float], float]:
-    """Milliseconds of a run of each node of onnxruntime's own graph, by its name; and how much its runs differ."""
+    """Milliseconds of a run per node of onnxruntime's own graph, by name; and the variation between runs."""
     import onnxruntime
 
     with tempfile.TemporaryDirectory() as folder:
@@ -168,14 +168,14 @@ def _onnxruntime(
 
 
 def _a_run(times: Sequence[float], runs: int) -> float:
-    """The median over the runs, the first left out; nodes of loops ran several times in each."""
+    """The median over the runs except the first; nodes in loops ran several times in each."""
     each = max(len(times) // runs, 1)
     sums = [sum(times[k : k + each]) for k in range(each, len(times) - each + 1, each)]
     return median(sums or [sum(times)])
 
 
 def node_of(name: str, nodes: Iterable[str], results: Mapping[str, str]) -> str:
-    """The node of the model that a node of onnxruntime's graph comes from; empty if none does."""
+    """The node of the model from which a node of onnxruntime's graph comes; empty if there is none."""
     known = set(nodes)
     while True:
         for candidate in (name, name.rstrip("0123456789")):

@@ -56,18 +56,18 @@ def report(
     options: Mapping[str, Any] | None = None,
     rules: Sequence[Any] = (),
 ) -> str:
-    """The page of a model as text; other arguments as `occ.compile`.
+    """The page of a model as text; other arguments as for `occ.compile`.
 
     Args:
-        model: as `occ.compile` takes.
+        model: as for `occ.compile`.
         out: the file to write.
-        target: that it is compiled for; times are measured where its artifact has kernels.
-        stage: whose graph is drawn; kernels have times and code at `scheduled` only, which for targets that end
-            before is their last stage.
-        inputs: of the measured run; seeded random ones by default, symbolic dims as `dims` says.
+        target: the target to compile for; times are measured if its artifact has kernels.
+        stage: whose graph is drawn; kernels have times and code only at `scheduled`, or at the last stage of targets
+        that end before it.
+        inputs: of the measured run; seeded random ones by default, with symbolic dims from `dims`.
         threads: of that run.
-        against: `onnxruntime`, whose times node by node stand next to those of the kernels where it is installed and the
-            model is an ONNX file, or `none`.
+        against: `onnxruntime`, whose times by node are shown next to those of the kernels if it is installed and the
+        model is an ONNX file, or `none`.
 
     Raises:
         CompileError: the model cannot be compiled; OCC0605 `out` has the name of another format. RunError: it cannot be run.
@@ -84,7 +84,7 @@ def report(
 
 @dataclass(frozen=True)
 class Measuring:
-    """The stage that a page draws, and the run that it measures; the fields are arguments of `report`.
+    """The stage that a page shows, and the run that it measures; the fields are arguments of `report`.
 
     Attributes:
         sizes: of symbolic dims, for random inputs.
@@ -152,9 +152,9 @@ def html(title: str, data: Mapping[str, Any]) -> str:
 
 
 def _times(nodes: Iterable[dict[str, Any]], found: Profile | None, given: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Give the nodes the times of their kernels, which run in the order of the graph.
+    """Assign kernel times to the nodes, which run in the order of the graph.
 
-    What stands at the top of the page.
+    Returns the page's heading.
     """
     if found is None:
         return {"peak": 0, "facts": "this target has no kernels to time"}
@@ -179,7 +179,7 @@ def _finite(x: float) -> float:
 def _against(
     model: Source, found: Profile, given: Mapping[str, np.ndarray], nodes: Sequence[dict[str, Any]]
 ) -> dict[str, Any]:
-    """Rows of ONNX nodes with the times of both sides, and which nodes of the graph they are.
+    """Rows of ONNX nodes with the times of both sides, and the corresponding nodes of the graph.
 
     Or why there are none.
     """
@@ -203,7 +203,7 @@ def _against(
 
 
 def _sizes(artifact: Artifact) -> list[dict[str, Any]]:
-    """Bytes of what an artifact is made of."""
+    """Bytes of an artifact's parts."""
     m = artifact.manifest
     made = {
         "weights": sum(w.nbytes for w in m.weights),

@@ -17,8 +17,9 @@ from occ.compiler.ir.value import Value, Weight
 def graph_data(m: Module, compilation: Compilation) -> dict[str, Any]:
     """Nodes and edges of the main function.
 
-    An edge has the key of the value that it carries, `n3:0` for the first result of `n3`. A node has `parts` where it holds
-    several computations: their labels, what each `reads` (keys of values, or positions of parts), and which part `gives` each result.
+    An edge has the key of the value that it carries, `n3:0` for the first result of `n3`. A node with several
+    computations has `parts`: their labels, what each `reads` (keys of values, or indices of parts), and which part
+    `gives` each result.
     """
     ops = [op for op in m.main.body if op.name != "yield"]
     keys = {v: f"i{k}:0" for k, v in enumerate(m.main.args)}
@@ -59,7 +60,7 @@ def _node(key: str, op: Op, m: Module, compilation: Compilation) -> dict[str, An
 def _parts(op: Op, m: Module, keys: dict[Value, str]) -> dict[str, Any]:
     """Ops of the region of a fused op, or stages of the te function of a call.
 
-    Nothing where there is but one.
+    Empty if there is only one.
     """
     te = m.te.get(str(op.attrs.get("te", "")))
     if te is not None:

@@ -1,4 +1,4 @@
-"""The command line. One file a command; each is imported only when it runs."""
+"""The command line. One file per command; each is imported only when it runs."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class _Lazy(click.Group):
         if cmd_name not in {*COMMANDS, *_HIDDEN}:
             return None
         command = import_module(f"occ.cli.{cmd_name.replace('-', '_')}").command
-        if ctx.resilient_parsing:  # a shell asks what may follow
+        if ctx.resilient_parsing:  # shell completion
             from occ.cli.completing import with_completion
 
             return with_completion(command)
@@ -96,7 +96,7 @@ def cli() -> None:
 
 
 def _complete() -> None:
-    """Let click answer a shell like `occ.cli.completing`."""
+    """Let click answer completion requests like `occ.cli.completing`."""
     from click.shell_completion import add_completion_class
 
     from occ.cli.completing import SHELLS

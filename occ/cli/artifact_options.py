@@ -1,4 +1,4 @@
-"""Refuses options of a build that are given with an artifact, which is already built."""
+"""Rejects build options given with an artifact, which is already built."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def check_as_built(model: str, built_for: str) -> None:
-    """Refuse options of a build that were typed for an artifact, which is what it was built to be.
+    """Reject build options for an artifact, whose settings are fixed.
 
     Raises:
         click.UsageError: `-t` names another target than the artifact has; or there is `--shape` or `--rules`.
@@ -33,7 +33,7 @@ def check_as_built(model: str, built_for: str) -> None:
 
 
 def check_sizes(model: str, session: Session, sizes: Mapping[str, int]) -> None:
-    """Refuse --dim for a dim that an artifact does not have, or has fixed.
+    """Reject --dim for a dim that an artifact does not have, or has fixed.
 
     Raises:
         click.UsageError: there is one.

@@ -17,14 +17,14 @@ from occ.compiler.cache.file_stamps import Stamps
 
 @dataclass(frozen=True)
 class ArtifactReuse:
-    """Builds before this one."""
+    """Earlier builds."""
 
     cache: ArtifactCache
     request: Request
 
     @classmethod
     def of(cls, model: str, target: str, save_stages: bool, flags: Flags) -> ArtifactReuse | None:
-        """The cache entry of a build; None if the build reads what is not in the key."""
+        """The cache entry of a build; None if the build reads inputs outside of the key."""
         if flags.no_cache or flags.verify or flags.rules or project_rules():
             return None
         if not model.endswith(".onnx") or not Path(model).is_file():
@@ -32,7 +32,7 @@ class ArtifactReuse:
         files = {
             value: sha256(Path(value).read_bytes()).hexdigest()
             for value in flags.target_options.values()
-            if isfile(value)  # unlike `Path.is_file`, it takes texts of any length
+            if isfile(value)  # unlike `Path.is_file`, it accepts texts of any length
         }
         deciding = {"shapes": flags.shapes, "dims": flags.dims, "options": flags.target_options, "files": files}
         cache = Cache()
@@ -58,8 +58,8 @@ class ArtifactReuse:
         }
 
     def keep(self, place: Path, files: Iterable[Path], facts: Mapping[str, Any]) -> str:
-        """Keep an artifact that was just written, for the next build.
+        """Store an artifact that was just written, for the next build.
 
-        Returns why it is not kept, empty where it is.
+        Returns why it is not stored, empty if it is.
         """
         return self.cache.keep(self.request, place, files, facts)

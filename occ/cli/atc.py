@@ -1,4 +1,4 @@
-"""`occ atc`: takes a command line of `atc`, the compiler of the CANN toolkit."""
+"""`occ atc`: accepts a command line of `atc`, the compiler of the CANN toolkit."""
 
 from __future__ import annotations
 

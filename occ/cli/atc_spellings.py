@@ -1,4 +1,4 @@
-"""Options of `atc` on the command line of `occ build`, translated or answered with occ's."""
+"""Options of `atc` on the command line of `occ build`: translated, or rejected with occ's alternative."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import click
 
 from occ.cli.console import say
 
-_NAME = re.compile(r"--?([a-z][a-z0-9_-]+)")  # atc takes one dash for two, and `-` for `_`
+_NAME = re.compile(r"--?([a-z][a-z0-9_-]+)")  # atc accepts one dash for two, and `-` for `_`
 _OURS = ("target", "json", "help")  # of `occ build` too
 _GEARS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
 
 
 class AtcSpellings(click.Command):
-    """A command that takes the options of `atc`, too."""
+    """A command that accepts the options of `atc`, too."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse what was typed, with the options of `atc` read as ours.
+        """Parse the command line, with the options of `atc` translated to ours.
 
         Raises:
-            click.UsageError: such an option has no equal; the message says what to do instead.
+            click.UsageError: such an option has no equivalent; the message says what to do instead.
         """
         ours = translated(args)
         if ours != args and not ctx.resilient_parsing:
@@ -32,7 +32,7 @@ class AtcSpellings(click.Command):
 
 
 def translated(args: Sequence[str]) -> list[str]:
-    """Arguments with the options of `atc` in our words; others stay as they are.
+    """Arguments with the options of `atc` translated; others are unchanged.
 
     Raises:
         click.UsageError: as `AtcSpellings.parse_args`; or an option of `atc` has no value.
@@ -59,7 +59,7 @@ def translated(args: Sequence[str]) -> list[str]:
 
 
 def _option_of_atc(spelled: str) -> str:
-    """The option of `atc` that an argument names; empty where it is none, or `occ build` has one of that name."""
+    """The option of `atc` that an argument names; empty if it is none, or `occ build` has one of that name."""
     from occ.compiler.codegen_cann.atc_options import ATC_OPTIONS
 
     found = _NAME.fullmatch(spelled)
@@ -68,10 +68,10 @@ def _option_of_atc(spelled: str) -> str:
 
 
 def _check_known(spelled: str) -> None:
-    """Refuse an option that is spelled as those of `atc` are, with `_`, of which occ has none.
+    """Reject an option in atc's spelling, with `_`, that occ does not have.
 
     Raises:
-        click.UsageError: as said.
+        click.UsageError: always, for such an option.
     """
     from occ.compiler.codegen_cann.atc_options import ATC_OPTIONS
     from occ.compiler.diagnostics import closest
@@ -107,7 +107,7 @@ def _ours(name: str, value: str, args: Sequence[str]) -> list[str]:
 
 
 def _target(soc: str, args: Sequence[str]) -> list[str]:
-    """The target of a chip, where none was named.
+    """The target of a chip, if no target was given.
 
     Raises:
         click.UsageError: no target has such a chip.
@@ -123,10 +123,10 @@ def _target(soc: str, args: Sequence[str]) -> list[str]:
 
 
 def _check_order(args: Sequence[str]) -> None:
-    """Refuse sizes that count in the order of `--input_shape` where the model has its inputs in another one.
+    """Reject sizes that depend on the order of `--input_shape` if the model has its inputs in another one.
 
     Raises:
-        click.UsageError: as said.
+        click.UsageError: the order differs.
     """
     given = _given(args)
     if not {"input_shape", "dynamic_dims"} <= given.keys() or "=" in given["dynamic_dims"]:
@@ -154,14 +154,14 @@ def _given(args: Sequence[str]) -> dict[str, str]:
 
 
 def _path(args: Sequence[str]) -> str:
-    """The model that arguments name, as far as can be told."""
+    """The model that arguments name, as far as possible."""
     return _given(args).get("model") or next((a for a in args if a.endswith(".onnx") and not a.startswith("-")), "")
 
 
 def _inputs(path: str) -> dict[str, list[int | str]]:
-    """The inputs of a model in order, with their extents by the names that occ gives them.
+    """The inputs of a model in order, with their extents, by occ's names.
 
-    None where it cannot be read.
+    None if it cannot be read.
     """
     import onnx
     from google.protobuf.message import DecodeError
@@ -184,7 +184,7 @@ def _inputs(path: str) -> dict[str, list[int | str]]:
 
 
 def _sizes(value: str, args: Sequence[str]) -> list[str]:
-    """`--input_shape` as ours: extents, and ranges of the dims that have them."""
+    """`--input_shape` translated: extents, and ranges of the dims that have them."""
     given = [_item(item) for item in value.split(";") if item.strip()]
     typed = _given(args)
     has_gears = any(key in typed for key in _GEARS) or any(a.startswith((*_GEARS, "dynamic_ranges=")) for a in args)

@@ -31,7 +31,7 @@ _FOR_TEXTS = (
     "rounds",
     "threads",
     "as_json",
-)  # what goes with --generate
+)  # only with --generate
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Timing:
 
 
 class _Lengths(click.ParamType):
-    """`P,N`: tokens of a prompt, and of what is written."""
+    """`P,N`: number of tokens of the prompt, and to generate."""
 
     name = "P,N"
 

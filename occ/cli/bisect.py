@@ -94,7 +94,7 @@ def _expected(
         return [found[n] for n in outputs]
     from dataclasses import replace
 
-    made = Compilation(source, replace(settings, limit=1))  # inference alone
+    made = Compilation(source, replace(settings, limit=1))  # only inference
     return results(made.advance(made.last_stage), inputs)
 
 

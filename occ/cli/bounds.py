@@ -1,6 +1,6 @@
 """Time and memory limits of a build.
 
-Both end with a message and nothing left behind.
+Both end with a message and leave nothing behind.
 """
 
 from __future__ import annotations
@@ -17,19 +17,20 @@ from pathlib import Path
 
 from occ.cli.console import show_error
 
-_GRACE = 5.0  # seconds that a build has to clean up; native code that compiles does not hear of a signal
+_GRACE = 5.0  # seconds that a build has to clean up; signals do not reach native code that compiles
 
 
 @contextmanager
 def bounded(timeout: float | None, memory: float | None) -> Generator[None]:
-    """Run a build within bounds.
+    """Run a build within limits.
 
     Args:
         timeout: seconds of wall-clock time.
-        memory: bytes of memory that this process, and each compiler that it starts, may fill; mapped files do not count.
+        memory: bytes of memory that this process, and each compiler that it starts, may allocate; mapped files do not
+        count.
 
     Raises:
-        CompileError: OCC0606 it takes longer; OCC0607 it takes more, or the bound is below what occ itself takes.
+        CompileError: OCC0606 it takes longer; OCC0607 it needs more, or the limit is below what occ itself needs.
     """
     with ExitStack() as stack:
         if memory is not None:
@@ -70,7 +71,7 @@ def _time_bounded(seconds: float) -> Generator[None]:
 
 
 def kill_tree(process: int) -> None:
-    """Kill a process and those that it has started."""
+    """Kill a process and its children."""
     _kill([process, *_children(process)])
 
 
@@ -81,7 +82,7 @@ def _kill(processes: Iterable[int]) -> None:
 
 
 def _children(process: int) -> list[int]:
-    """Processes that a process has started, and those that they have."""
+    """All descendants of a process."""
     found: list[int] = []
     for thread in Path(f"/proc/{process}/task").glob("*/children"):
         with suppress(OSError):
@@ -100,7 +101,7 @@ def _memory_bounded(limit: int) -> Generator[None]:
     resource.setrlimit(resource.RLIMIT_DATA, (limit, before[1]))
     try:
         yield
-    except (MemoryError, OSError, ImportError) as e:  # libraries that do not load say so in words
+    except (MemoryError, OSError, ImportError) as e:  # libraries that fail to load report it as text
         resource.setrlimit(resource.RLIMIT_DATA, before)
         if isinstance(e, OSError) and e.errno != errno.ENOMEM:
             raise
@@ -110,9 +111,9 @@ def _memory_bounded(limit: int) -> Generator[None]:
 
 
 def _used() -> int:
-    """Bytes of data that the process has now, as the system counts them for its limit.
+    """Bytes of data of the process, as the system counts them for its limit.
 
-    0 where it does not tell.
+    0 if the system does not report it.
     """
     with suppress(OSError, ValueError, StopIteration):
         lines = Path("/proc/self/status").read_text().splitlines()

@@ -36,7 +36,7 @@ class _Tuning:
     samples: tuple[str, ...]
 
     def check(self) -> None:
-        """Refuse workers who have nothing to measure."""
+        """Reject workers without anything to measure."""
         if self.workers is not None and self.tune is None:
             raise click.UsageError(
                 "--workers measure what --tune asks for: give both, or compile by `occ warm --workers`"
@@ -55,7 +55,7 @@ class _Tuning:
         return Farm.on(others, settings, self.tune)
 
     def calibrated(self, compilation: Compilation) -> Calibration | None:
-        """What runs on the files of `--calibrate` found."""
+        """The findings of runs on the files of `--calibrate`."""
         if not self.samples:
             return None
         from occ.compiler.tuning.calibrate import calibrate
@@ -66,7 +66,7 @@ class _Tuning:
 
 @dataclass(frozen=True)
 class _Build:
-    """All options of a build but the model, the target and limits."""
+    """All options of a build except the model, the target and limits."""
 
     output: Output
     tuning: _Tuning
@@ -77,7 +77,7 @@ class _Build:
 
     @property
     def reusable(self) -> bool:
-        """Whether an artifact of an earlier build may serve: nothing is measured, printed or exposed."""
+        """Whether an artifact of an earlier build can be reused: nothing is measured, printed or exposed."""
         o, t = self.output, self.tuning
         measured = t.tune is not None or bool(t.samples)
         return o.emit == "artifact" and not (o.folder or self.looking.is_requested or measured or o.outputs)
@@ -155,7 +155,7 @@ def _build(model: str, target: str, how: _Build) -> None:
 
 
 def _compile(model: str, target: str, place: Path, how: _Build, earlier: ArtifactReuse | None) -> dict[str, Any]:
-    """Compile and write, and keep the artifact for the next build; returns the facts of the summary."""
+    """Compile and write, and store the artifact for the next build; returns the facts of the summary."""
     from occ.compiler.driver.compilation import Compilation
 
     looking, tuning = how.looking, how.tuning

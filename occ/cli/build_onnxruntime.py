@@ -15,7 +15,7 @@ def emit_ort(model: str, target: str, how: Output, flags: options.Flags, *, as_j
     """Write an ONNX model of EPContext nodes.
 
     Raises:
-        click.UsageError: the model is not ONNX, or has options that such models do not take.
+        click.UsageError: the model is not ONNX, or has options that such models do not support.
     """
     from occ.compiler.driver.outputs import check_out
     from occ.compiler.targets.registry import on_device

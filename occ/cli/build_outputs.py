@@ -1,4 +1,4 @@
-"""What `occ build` writes: artifacts, libraries, generators, GE graphs, by the choice of `--emit`."""
+"""Outputs of `occ build`: artifacts, libraries, generators, GE graphs, selected by `--emit`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
     from occ.runtime.artifact import Artifact
 
-# What --emit can write: the end of the default path, and what it is.
+# What --emit can write: the default path's suffix, and a description.
 EMITS = {
     "artifact": (".occ", "the artifact"),
     "static": (".a", "a static library with all that a C program needs to run the model, NAME.h, and the weights"),
@@ -36,13 +36,13 @@ LINKED = ("static", "shared", "object")  # what programs in C are linked with
 
 @dataclass(frozen=True)
 class Output:
-    """The options of what is written, and where.
+    """The options about outputs and their location.
 
     Attributes:
-        out: the path that was typed; None for the default one.
-        folder: write a folder instead of a zip.
+        out: the given path; None for the default one.
+        folder: whether to write a folder instead of a zip.
         emit: a key of `EMITS`.
-        weights: `embed` for weights inside of libraries, else in files.
+        weights: `embed` for weights inside of libraries, otherwise in files.
         outputs: values of the model that become its outputs.
     """
 
@@ -53,11 +53,11 @@ class Output:
     outputs: tuple[str, ...]
 
     def path(self, model: str, flags: options.Flags) -> Path:
-        """Where to write: the path that was typed, or one in the current folder with the name of the model."""
+        """The path to write to: the given one, or one in the current folder named after the model."""
         return self.out or _default_out(model, self.emit, flags)
 
     def checked(self, out: Path, sources: Sequence[object]) -> Path:
-        """The path as one file or a folder; what is there says which, where `emit` takes both.
+        """The path as one file or a folder; what exists decides, if `emit` supports both.
 
         Raises:
             CompileError: OCC0605, it would replace something that occ did not write, or a source.
@@ -99,7 +99,7 @@ def _default_out(model: str, emit: str, flags: options.Flags) -> Path:
 
 
 def write(compilation: Compilation, artifact: Artifact, place: Path, stem: str, how: Output) -> tuple[Path, str]:
-    """Write an artifact as `--emit` says; returns the path and, of libraries, the flags to link them with.
+    """Write an artifact as requested by `--emit`; returns the path and, for libraries, the link flags.
 
     Raises:
         click.UsageError: the target has no such output.
@@ -178,7 +178,7 @@ def _files(compilation: Compilation, artifact: Artifact, out: Path, emit: str) -
 
 
 def _compiled_parts(artifact: Artifact, out: Path) -> dict[Path, bytes]:
-    """The one compiled part under the name that was asked for.
+    """The single compiled part under the given name.
 
     Several in a folder, or one with the weights of its .air. Weights outside of an .om go into `weight`, as atc has it.
     """

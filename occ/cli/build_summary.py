@@ -1,4 +1,4 @@
-"""What `occ build` says of an artifact that it wrote: facts for --json, lines for people."""
+"""Summary of an artifact written by `occ build`: facts for --json, lines for people."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def facts_of(compilation: Compilation, artifact: Artifact, written: Path) -> dict[str, Any]:
-    """The facts of `occ build --json`, which the lines are made of."""
+    """The facts of `occ build --json`, from which the lines are made."""
     from occ.analysis.inspect import special_facts
     from occ.compiler.native_entry.read_routines import host_steps
 

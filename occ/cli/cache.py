@@ -1,4 +1,4 @@
-"""`occ cache`: the build cache, and stores of kernels that are made of it."""
+"""`occ cache`: the build cache, and stores of kernels made from it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from occ.cli.console import json_line
 
 
 class _Words(click.Command):
-    """A command that names the option where its dashes were forgotten, as in `occ cache clear`."""
+    """A command that suggests the option if its dashes were forgotten, as in `occ cache clear`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         if args and any(f"--{args[0]}" in p.opts for p in self.params):

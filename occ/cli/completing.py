@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 Items = Iterable[CompletionItem[Any] | str]
 Completer = Callable[[click.Context, str], Items]
 
-_LARGEST = 64 << 20  # bytes of a model whose names are looked up while somebody types
+_LARGEST = 64 << 20  # maximum bytes of a model that is read during completion
 
 
 def files(_: click.Context, incomplete: str) -> Items:
-    """Files; the shell knows them best."""
+    """Files, completed by the shell."""
     return [CompletionItem(incomplete, type="file")]
 
 
@@ -32,14 +32,14 @@ def nothing(_ctx: click.Context, _incomplete: str) -> Items:
 
 
 def targets(_ctx: click.Context, _incomplete: str) -> Items:
-    """Targets, with what they are."""
+    """Targets, with descriptions."""
     from occ.compiler.targets.registry import all_targets
 
     return [CompletionItem(t.name, help=t.doc.partition(".")[0]) for t in all_targets()]
 
 
 def target_settings(ctx: click.Context, incomplete: str) -> Items:
-    """`-C KEY=VALUE`: the options of the target that was typed, then the values that one takes."""
+    """`-C KEY=VALUE`: the options of the current target, then the values of one."""
     from occ.compiler.targets.registry import get_target
 
     table = get_target(ctx.params.get("target") or DEFAULT).options.table
@@ -50,7 +50,7 @@ def target_settings(ctx: click.Context, incomplete: str) -> Items:
 
 
 def stages(_ctx: click.Context, _incomplete: str) -> Items:
-    """Stages of a compilation, and the texts that code generators make."""
+    """Stages of a compilation, and the texts of code generators."""
     from occ.compiler.ir.stages import STAGES
 
     return [*(CompletionItem(s.name, help=s.doc) for s in STAGES), "halide", "llvm", "ge", "atc"]
@@ -97,7 +97,7 @@ def runtimes(_ctx: click.Context, _incomplete: str) -> Items:
 
 
 def drafts(ctx: click.Context, incomplete: str) -> Items:
-    """What guesses tokens: n-grams, or the folder of a model."""
+    """Draft methods: n-grams, or the folder of a model."""
     return [*(["ngram"] if "ngram".startswith(incomplete) else []), *files(ctx, incomplete)]
 
 
@@ -112,9 +112,9 @@ def listed(one: Completer) -> Completer:
 
 
 def _graph(ctx: click.Context) -> GraphProto | None:
-    """The graph of the model that was typed, if it is one.
+    """The graph of the current model, if it is one.
 
-    Click leaves arguments unread where an option lacks its value.
+    Click leaves arguments unparsed if an option lacks its value.
     """
     path = Path(ctx.params.get("model") or next(iter(ctx.args), ""))
     if path.suffix != ".onnx" or not path.is_file() or path.stat().st_size > _LARGEST:
@@ -141,13 +141,13 @@ def dims(ctx: click.Context, _incomplete: str) -> Items:
 
 
 def values(ctx: click.Context, _incomplete: str) -> Items:
-    """Names of nodes, and of what they give."""
+    """Names of nodes, and of their results."""
     graph = _graph(ctx)
     nodes = graph.node if graph else ()
     return list(dict.fromkeys(name for n in nodes for name in (n.name, *n.output) if name))
 
 
-# By the last name of an option; of arguments, by `COMMAND NAME`, or the name alone.
+# By the last name of an option; for arguments, by `COMMAND NAME`, or the name alone.
 COMPLETERS: dict[str, Completer] = {
     "model": files, "models": files, "files": files, "generate model": files, "name": targets, "names": operators, "code": codes,
     "--target": targets, "-C": target_settings, "--target-cpu": processors, "--also": processors, "--stage": stages,
@@ -169,7 +169,7 @@ def completer(param: click.Parameter) -> Completer | None:
 
 
 def with_completion(command: click.Command) -> click.Command:
-    """A command whose parameters know their values."""
+    """A command whose parameters complete their values."""
     for param in command.params:
         if (offered := completer(param)) is not None:
             param.shell_complete = _matching(offered)  # pyright: ignore[reportAttributeAccessIssue] - a method of one object
@@ -180,7 +180,7 @@ def _matching(offered: Completer) -> Callable[[click.Context, str], list[Complet
     def made(ctx: click.Context, incomplete: str) -> list[CompletionItem[Any]]:
         try:
             items = [i if isinstance(i, CompletionItem) else CompletionItem(i) for i in offered(ctx, incomplete)]
-        except Exception:  # a model that cannot be read, a target that there is not: said when the command runs
+        except Exception:  # an unreadable model or unknown target: reported when the command runs
             return []
         return [i for i in items if i.type != "plain" or str(i.value).startswith(incomplete)]
 
@@ -188,9 +188,9 @@ def _matching(offered: Completer) -> Callable[[click.Context, str], list[Complet
 
 
 class Bash(BashComplete):
-    """bash takes NAME=VALUE apart at the `=`: click gets the line, and the shell what comes after its break.
+    """bash splits NAME=VALUE at the `=`: click gets the whole line, and the shell what follows its split.
 
-    Where nothing is offered bash completes what it did before.
+    If nothing is offered, bash falls back to file names.
     """
 
     source_template = """\

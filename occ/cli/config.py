@@ -25,12 +25,12 @@ class _Wanted:
 
     @property
     def any(self) -> bool:
-        """Whether anything is wanted."""
+        """Whether anything is requested."""
         return any(vars(self).values())
 
     @property
     def libocc(self) -> bool:
-        """Whether anything of libocc is."""
+        """Whether anything about libocc is requested."""
         return self.cflags or self.libs or self.cmake or self.pkg_config or self.prefix
 
 

@@ -31,12 +31,12 @@ def wants_color() -> bool:
 
 
 def say(text: str = "") -> None:
-    """Words for people."""
+    """Text for people."""
     click.echo(text, err=True)
 
 
 def json_line(data: Any) -> str:
-    """Data as one line of JSON. Numbers that JSON lacks are the strings that protobuf has for them."""
+    """Data as one line of JSON. Numbers that JSON lacks are strings as in protobuf."""
     return json.dumps(_finite(data), allow_nan=False)
 
 
@@ -49,7 +49,7 @@ def _finite(data: Any) -> Any:
 
 
 def report_sizes(session: Session, sizes: Mapping[str, int]) -> None:
-    """Say what random inputs have for symbolic dims that nobody gave, but for batches of one."""
+    """Report the values of unspecified symbolic dims of random inputs, except batches of one."""
     from occ.inputs import free_dims
 
     chosen = free_dims(session, sizes)
@@ -59,7 +59,7 @@ def report_sizes(session: Session, sizes: Mapping[str, int]) -> None:
 
 @contextmanager
 def real_inputs_wanted(random: bool) -> Generator[None]:
-    """Where a run of random inputs fails on their values, such as indices, say what to do."""
+    """Explain what to do if a run fails on random inputs' values, such as indices."""
     from occ.runtime.errors import RunError
 
     try:
@@ -76,7 +76,7 @@ def count(n: int, what: str) -> str:
 
 
 def fitted(head: str, text: str) -> str:
-    """A heading and a text after it that is broken at `WIDTH` columns, its further lines under its first."""
+    """A heading followed by a text wrapped at `WIDTH` columns, with a hanging indent."""
     lines = wrap(text, max(WIDTH - len(head), 24), break_on_hyphens=False)
     return ("\n" + " " * len(head)).join([(head + (lines[0] if lines else "")).rstrip(), *lines[1:]])
 
@@ -91,7 +91,7 @@ def show_error(text: str) -> None:
 
 @contextmanager
 def progress() -> Generator[Callable[[str], None]]:
-    """A function that says what is being done: a moving line on a terminal, nothing elsewhere."""
+    """A progress function: a moving line on a terminal, nothing elsewhere."""
     if not wants_color():
         yield lambda _: None
         return
@@ -102,7 +102,7 @@ def progress() -> Generator[Callable[[str], None]]:
 
 
 def guarded(run: Callable[[], Any]) -> int:
-    """Run a command; every way in which it can fail becomes one message and an exit code."""
+    """Run a command; every possible failure becomes one message and an exit code."""
     from occ.compiler.diagnostics import CompileError, Diagnostic, exit_code
     from occ.runtime.errors import RunError
 
@@ -129,7 +129,7 @@ def guarded(run: Callable[[], Any]) -> int:
         ) if _as_json() else e.show()
         return USAGE
     except (BrokenPipeError, SystemExit):
-        return 0  # the reader of our output went away, which click turns into an exit
+        return 0  # the reader of our output has closed it, which click turns into an exit
     except OSError as e:
         where = f"cannot write `{e.filename}`: " if e.filename else ""
         _tell([Diagnostic("OCC0605", f"{where}{e.strerror or e}")])

@@ -1,6 +1,6 @@
 """Runs with a time limit, in a child process, since native code cannot be interrupted.
 
-A kernel and a loop in native code cannot be asked to stop, so the work is done in a child process.
+Kernels and loops in native code cannot be stopped, so the work is done in a child process.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ Note = Callable[[str], None]
 
 _ROOM = 1024  # bytes of a note
 _SHOWN = 3  # names in it
-_GRACE = 1.0  # seconds that a child has to say that it was interrupted
+_GRACE = 1.0  # seconds that a child has to report that it was interrupted
 _PR_SET_PDEATHSIG = 1  # linux/prctl.h
 
 
 def run_within(seconds: float | None, work: Callable[[Note], None]) -> int:
-    """Do work, in a child process if its time is bounded; returns the exit code of the command.
+    """Do work, in a child process if its time is limited; returns the exit code of the command.
 
     Args:
-        seconds: of wall-clock time, after which the child and what it has started are killed; None for no bound.
-        work: is given a function that takes what the error is to say of the work, should its time be over.
+        seconds: wall-clock time, after which the child and its children are killed; None for no limit.
+        work: receives a function to set the note for the timeout error.
 
     Raises:
         RunError: OCC0508 the time is over.
@@ -55,7 +55,7 @@ def run_within(seconds: float | None, work: Callable[[Note], None]) -> int:
 
 
 def loops(session: Session) -> str:
-    """A note on loops that may run for ever; empty if there are none."""
+    """A note on possibly infinite loops; empty if there are none."""
     from occ.compiler.codegen_interp.engine import InterpEngine
 
     if isinstance(session.engine, InterpEngine):
@@ -68,7 +68,7 @@ def loops(session: Session) -> str:
 
 
 def _child(parent: int, note: Note, work: Callable[[Note], None]) -> None:
-    """Do the work, and end as `occ` would."""
+    """Do the work, and exit as `occ` would."""
     code = 1
     try:
         ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
@@ -90,7 +90,7 @@ def _wait(child: int, seconds: float) -> int | None:
     try:
         try:
             done = bool(select.select([handle], [], [], seconds)[0])
-        except KeyboardInterrupt:  # which the child was told as well
+        except KeyboardInterrupt:  # which the child has received as well
             if not select.select([handle], [], [], _GRACE)[0]:
                 kill_tree(child)
                 os.waitpid(child, 0)

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Comparing:
-    """The options of what is compared, with what, and how closely."""
+    """The options about what is compared, with what, and how closely."""
 
     against: str
     onnx: str | None
@@ -31,12 +31,12 @@ class _Comparing:
 
     @property
     def chosen(self) -> str | None:
-        """The regular expression of the nodes to compare; None for outputs alone."""
+        """The regular expression of the nodes to compare; None for only outputs."""
         return self.node if self.node is not None else ("" if self.every_node else None)
 
 
 class _Two(click.Command):
-    """A command that takes one model, and says where a second one belongs."""
+    """A command with one model argument, which explains where a second one belongs."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         given = [a for a in args[:2] if not a.startswith("-")]
@@ -122,7 +122,7 @@ def _compared(model: str, target: str, flags: options.Flags, how: _Comparing) ->
 
 
 def _of_dump(model: str, folder: str, npz: str | None, tolerance: float | None, *, as_json: bool) -> None:
-    """Compare what a device dumped with the simulator; half precision has a tolerance of its own, unless one is given."""
+    """Compare a device's dump with the simulator; half precision has its own default tolerance."""
     from pathlib import Path
 
     from occ.analysis.device_dump import compared_with_dump
@@ -159,7 +159,7 @@ def _of_dump(model: str, folder: str, npz: str | None, tolerance: float | None, 
 
 
 def _show(found: Differences, *, as_json: bool) -> None:
-    """All rows as data; for people the outputs, and of nodes those that differ."""
+    """All rows as data; for people the outputs, and only those nodes that differ."""
     if as_json:
         for row in found.rows:
             click.echo(json_line(row.as_data()))

@@ -14,7 +14,7 @@ from occ.cli.passes import Looking, pass_options
 
 @dataclass(frozen=True)
 class _Text:
-    """The options of what is printed."""
+    """The options about what is printed."""
 
     stage: str
     form: str

@@ -19,7 +19,7 @@ from occ.generation.embedding_folder import POOLINGS
 
 @dataclass(frozen=True)
 class _Embedding:
-    """The options of how texts become vectors or scores."""
+    """The options about how texts become vectors or scores."""
 
     query: str | None
     prompt: str

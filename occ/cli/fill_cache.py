@@ -11,7 +11,7 @@ from occ.compiler.driver.settings import Settings
 
 
 def start(model: Path, settings: Settings) -> None:
-    """Begin to build a model; this process may end meanwhile."""
+    """Start to build a model in the background; this process may end meanwhile."""
     arguments = [str(model.absolute()), *background.options_of(settings)]
     background.start(arguments, module=__name__, detached=True)
 
@@ -28,6 +28,6 @@ def main(model: str, *options: str) -> None:
     with cache.turn(digest(["fill", model, *options]), wait=False) as is_ours:
         if not is_ours:
             return
-        # A folder where no project has rules: those of the settings are among the options.
+        # A folder without a project's rules: those of the settings are among the options.
         with cache.workspace() as folder, chdir(folder):
             cli.main(["build", model, "-o", "made.occ", *options], standalone_mode=False)

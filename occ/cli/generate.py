@@ -128,7 +128,7 @@ def command(
 
 
 def _write(pieces: Iterable[str | int]) -> None:
-    """Show a text as it comes: pieces of text, or tokens with a space after each."""
+    """Show a text as it is generated: pieces of text, or tokens followed by a space."""
     for piece in pieces:
         click.echo(piece if isinstance(piece, str) else f"{piece} ", nl=False)
     click.echo()

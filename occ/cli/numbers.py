@@ -1,4 +1,4 @@
-"""Types of options that are numbers, whose errors say what a number looks like."""
+"""Numeric option types, whose errors show an example."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ from typing import Any
 
 import click
 
-_LONGEST = 1e8  # seconds, of those that timers of the system take
+_LONGEST = 1e8  # maximum seconds of system timers
 
 
 class Whole(click.IntRange):
-    """A whole number between bounds, both included."""
+    """A whole number between bounds, inclusive."""
 
     name = "whole number"
 
 
 class Number(click.FloatRange):
-    """A number between bounds, which NaN is not."""
+    """A number between bounds, excluding NaN."""
 
     name = "number"
 
@@ -27,7 +27,7 @@ class Number(click.FloatRange):
 
 
 class Share(Number):
-    """A share of something, from 0: `0.01`, or `1%`."""
+    """A fraction, from 0: `0.01`, or `1%`."""
 
     name = "number or percentage"
 

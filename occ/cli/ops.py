@@ -33,7 +33,7 @@ def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bo
     kinds = {"body": "te", "composite": "composite", "host": "host", "region": "region", "kernel": "kernel"}
     for spec in sorted(listed, key=lambda s: (s.domain, s.operator)):
         if operators is not None and spec.name not in by_name and not spec.composite:
-            continue  # composite ones are taken as what they are made of
+            continue  # composite ones are expanded
         row = {
             "name": spec.name,
             "since": spec.since,
@@ -50,7 +50,7 @@ def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bo
 
 
 def _types(operand: Operand) -> list[str]:
-    """The types that an operand may have: element types of tensors as ONNX spells them; none if any will do."""
+    """The types that an operand may have: tensor element types in ONNX's spelling; empty if any."""
     return sorted(t[7:-1] if t.startswith("tensor(") else t for t in operand.types)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Running:
-    """The options of which passes run, and with what."""
+    """The options about which passes run, and with what."""
 
     passes: str
     given: tuple[str, ...]

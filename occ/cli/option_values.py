@@ -1,4 +1,4 @@
-"""Reads the values of --shape, --dim and other options of the form NAME=VALUE."""
+"""Parses the values of --shape, --dim and other options of the form NAME=VALUE."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ if TYPE_CHECKING:
 
 
 def pairs(values: Sequence[str], option: str, *, keys: bool = False, once: bool = False) -> dict[str, str]:
-    """`NAME=VALUE` options; names of a model may hold `=`, values do not; with `keys` it is the other way round.
+    """`NAME=VALUE` options; names of a model may contain `=`, values may not; with `keys` it is the other way round.
 
     Raises:
-        click.UsageError: one is nothing of the kind; or, with `once`, a name comes twice.
+        click.UsageError: one is malformed; or, with `once`, a name occurs twice.
     """
     made: dict[str, str] = {}
     for text in values:
@@ -37,12 +37,12 @@ def shapes_of(values: Sequence[str]) -> dict[str, list[int | str]]:
 
 
 def sizes_in_turn(shapes: Sequence[str], dims: Sequence[str]) -> list[tuple[list[str], list[str]]]:
-    """The values of --shape and --dim: for the general plan, then for each plan of certain sizes.
+    """The values of --shape and --dim: for the general plan, then for each specialised plan.
 
-    What is given once holds for all of them.
+    A value given once applies to all of them.
 
     Raises:
-        click.UsageError: of two inputs or dims that are given more than once one has more sizes than the other.
+        click.UsageError: two inputs or dims with several sizes have different numbers of them.
     """
     given: dict[tuple[str, str], list[str]] = {}
     for option, values in (("--shape", shapes), ("--dim", dims)):
@@ -67,7 +67,7 @@ def _extent(text: str) -> int | str:
 
 
 def dims_of(values: Sequence[str]) -> dict[str, int]:
-    """The sizes of `--dim batch=4`; bounds are no sizes."""
+    """The sizes of `--dim batch=4`; bounds are not sizes."""
     made: dict[str, int] = {}
     for name, value in pairs(values, "--dim").items():
         if ".." not in value:

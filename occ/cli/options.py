@@ -37,7 +37,7 @@ threads = click.option(
 
 
 class OutPath(click.Path):
-    """Where to write; no stream, which `-` is in other programs."""
+    """An output path; not a stream, which `-` means in other programs."""
 
     def __init__(self) -> None:
         super().__init__(path_type=Path)
@@ -51,7 +51,7 @@ class OutPath(click.Path):
 
 
 def workers(help_: str) -> Decorator:
-    """`--workers`: the address of a scheduler of other machines."""
+    """`--workers`: the address of a scheduler for other machines."""
     return click.option("--workers", metavar="ADDRESS", help=help_ + " docs/workers.md shows how they are started.")
 
 
@@ -69,7 +69,7 @@ def workers_at(address: str | None) -> Workers | None:
 
 
 class _Oracle(click.Choice[str]):
-    """An oracle by its name, or the path of an artifact."""
+    """An oracle by name, or the path of an artifact."""
 
     name = "oracle"
 
@@ -186,7 +186,7 @@ def source_of(name: str) -> Source:
 
 @dataclass(frozen=True)
 class Flags:
-    """The options that say how a model is compiled, as they were typed."""
+    """The options about how a model is compiled, as given."""
 
     shapes: Sequence[str]
     dims: Sequence[str]
@@ -201,7 +201,7 @@ class Flags:
 
     @property
     def sizes(self) -> dict[str, int]:
-        """Values of symbolic dims, the last where they are given in turn."""
+        """Values of symbolic dims, the last one if several are given."""
         return dims_of(self.dims)
 
     @property
@@ -214,10 +214,10 @@ class Flags:
     def settings(
         self, target: str, outputs: Sequence[str] = (), *, several: bool = False, running: bool = False, **more: Any
     ) -> Settings:
-        """The settings that they describe, with further `outputs` and `more` fields; `running` as in `Overrides`.
+        """The resulting settings, with further `outputs` and `more` fields; `running` as in `Overrides`.
 
         Raises:
-            click.UsageError: there are sizes in turn, and the command does not take `several`.
+            click.UsageError: several sizes are given, and the command does not support `several`.
         """
         from occ.compiler.driver.settings import Settings
         from occ.compiler.frontend.signature import Overrides
@@ -257,10 +257,10 @@ def _processor_options(name: str | None) -> dict[str, str]:
 
 
 def gathered(command: Any, options: Sequence[Decorator], kind: type, name: str) -> Any:
-    """A command with some options, which it gets as one object.
+    """A command with some options, which it receives as one object.
 
     Args:
-        command: the function, or what other options made of it.
+        command: the function, or the result of other options.
         options: from `click.option`, in the order of `--help`.
         kind: a dataclass with a field for each option.
         name: of the parameter that takes it.
@@ -277,10 +277,10 @@ def gathered(command: Any, options: Sequence[Decorator], kind: type, name: str) 
 
 
 def as_record(kind: type, name: str) -> Decorator:
-    """A decorator: the command gets the options that a dataclass has fields for as one object."""
+    """A decorator: the command receives the options that are fields of a dataclass as one object."""
     return lambda command: gathered(command, (), kind, name)
 
 
 def compile_options(command: Any) -> Any:
-    """The options that say how a model is compiled; the command gets them as `flags`."""
+    """The options about how a model is compiled; the command receives them as `flags`."""
     return gathered(command, _COMPILE, Flags, "flags")

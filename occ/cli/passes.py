@@ -39,7 +39,7 @@ _OPTIONS = (
 
 
 def _stops(*, hidden: bool) -> tuple[Decorator, ...]:
-    """Options that end the passes early, after which there is a module to print and nothing to build."""
+    """Options that end the passes early, after which there is only a module to print."""
     return (
         click.option("--stop-after", default="", metavar="PASS", help="Stop after a pass.", hidden=hidden),
         click.option(
@@ -50,12 +50,12 @@ def _stops(*, hidden: bool) -> tuple[Decorator, ...]:
 
 
 def pass_options(command: Any) -> Any:
-    """The options; the command gets them as `looking`."""
+    """The options; the command receives them as `looking`."""
     return gathered(command, (*_OPTIONS, *_stops(hidden=False)), Looking, "looking")
 
 
 def pass_options_of_builds(command: Any) -> Any:
-    """The same for a command that runs all passes; who stops them gets what prints the module."""
+    """The same for a command that runs all passes; early ends receive a function that prints the module."""
 
     @wraps(command)
     def whole(*args: Any, looking: Looking, **how: Any) -> Any:
@@ -102,7 +102,7 @@ class Looking:
         return self.bisect_limit is not None or any(v for k, v in vars(self).items() if k != "bisect_limit")
 
     def validator(self, dims: Mapping[str, int]) -> Validate | None:
-        """The validator of `--validate`; `dims` are values of symbolic ones."""
+        """The validator of `--validate`; `dims` are values of symbolic dims."""
         from occ.compiler.debugging.validate import Validate
 
         return Validate(dims) if self.validate else None
@@ -131,7 +131,7 @@ class Looking:
         phases: Mapping[str, float] | None = None,
         kernels: Sequence[tuple[float, str, Sequence[str]]] = (),
     ) -> None:
-        """Print what was asked for about the passes that ran."""
+        """Print the requested information about the passes that ran."""
         from occ.compiler.passes.instruments import statistics, time_tree, trace
 
         if self.time_passes:
@@ -144,7 +144,7 @@ class Looking:
 
 
 def _check(names: Iterable[str]) -> None:
-    """Refuse names that no pass has; a pass of a rule file may have any."""
+    """Reject names that no pass has; passes of rule files may have any name."""
     from occ.compiler.diagnostics import closest
     from occ.compiler.passes.registry import PASSES
 

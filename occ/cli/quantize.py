@@ -22,7 +22,7 @@ _BLOCKS = ("16", "32", "64", "128", "256")
 
 @dataclass(frozen=True)
 class _Coding:
-    """The options of how weights and activations are coded."""
+    """The options about how weights and activations are quantised."""
 
     calibrate: str | None
     weights: Any
@@ -34,7 +34,7 @@ class _Coding:
     reduce_range: bool
 
     def check(self) -> None:
-        """Refuse options that exclude each other, in the words of the command."""
+        """Reject mutually exclusive options, named as on the command line."""
         if self.calibrate is not None and self.weights is not None:
             raise click.UsageError("--weights codes no activations: leave --calibrate out")
 
@@ -54,7 +54,7 @@ class _Coding:
 
 @dataclass(frozen=True)
 class _Comparing:
-    """The options of the comparison of the written model with the given one."""
+    """The options of the comparison between the written and the original model."""
 
     npz: str | None
     rounds: int
@@ -157,7 +157,7 @@ def command(
 def _compared(
     made: Quantized, model: str, target: str, calibrate: str | None, how: _Comparing, flags: options.Flags
 ) -> Comparison:
-    """The table of a quantised model; what cannot be compared is a note in it, since the model is written."""
+    """The table of a quantised model; failed comparisons become notes, since the model is already written."""
     from occ.compiler.driver.sessions import compile_model
     from occ.quantization.comparison import Comparison, compare
     from occ.quantization.settings import form_of
@@ -183,7 +183,7 @@ def _compared(
 def _inputs(
     made: Quantized, session: Any, calibrate: str | None, npz: str | None, flags: options.Flags
 ) -> dict[str, Any]:
-    """Inputs to compare with: those that were given, the first that ranges were found by, or random ones."""
+    """Inputs to compare with: the given ones, the first calibration samples, or random ones."""
     from occ.inputs import given_inputs
     from occ.quantization.calibration import samples_of
 

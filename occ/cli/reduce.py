@@ -62,7 +62,7 @@ def command(model: str, target: str, test: str | None, out: Path, flags: options
 
 
 def _by_command(test: str) -> Callable[[Module], bool]:
-    """Fails as the whole model does: with the same exit code, error code or kind of exception."""
+    """Fails like the whole model: with the same exit code, error code or kind of exception."""
     from occ.compiler.ir.printer import module_text
 
     wanted: list[tuple[str, ...]] = []
@@ -94,7 +94,7 @@ def _failure(code: int, text: str) -> tuple[str, ...]:
 
 
 def _by_code(m: Module, settings: Any) -> Callable[[Module], bool]:
-    """Fails as the whole model does: with the same code, in the same pass."""
+    """Fails like the whole model: with the same code, in the same pass."""
     from dataclasses import replace
 
     from occ.compiler.debugging.shrink import copy_of

@@ -1,4 +1,4 @@
-"""`occ report`: one HTML file that shows a model as it is compiled."""
+"""`occ report`: one HTML file about a model's compilation."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Page:
-    """The options of what the page shows."""
+    """The options about what the page shows."""
 
     stage: str
     npz: str | None

@@ -24,13 +24,13 @@ from occ.inputs import given_inputs
 if TYPE_CHECKING:
     from occ.runtime.session import Session
 
-_FEW = 16  # elements that are printed one by one
+_FEW = 16  # elements up to which arrays are printed completely
 _NUMBERS = "iufbV"  # kinds of dtypes; those of ml_dtypes are V
 
 
 @dataclass(frozen=True)
 class _Running:
-    """The options of where inputs come from, how the model runs and what is printed or written."""
+    """The options about inputs, execution and output."""
 
     single: tuple[str, ...]
     npz: str | None
@@ -45,7 +45,7 @@ class _Running:
 
     @property
     def waits(self) -> bool:
-        """Whether the run is to be by the kernels of the target, and by no others."""
+        """Whether the run must use the target's own kernels."""
         return self.wait or self.profiled or self.simulate or self.trace is not None
 
     @property
@@ -156,7 +156,7 @@ def _opened(model: str, target: str, flags: options.Flags, how: _Running) -> Ses
 
 
 def _compiled(model: str, target: str, flags: options.Flags, how: _Running) -> Session:
-    """The session of a model: of another target where kernels are missing and -t was not typed."""
+    """The session of a model: of another target if kernels are missing and -t was not given."""
     from occ.cli import fill_cache
     from occ.compiler.diagnostics import shorten
     from occ.compiler.driver.sessions import compile_model, compile_soon
@@ -183,10 +183,10 @@ def _print(outputs: Mapping[str, Any]) -> None:
 
 
 def _named(single: Sequence[str], session: Session) -> dict[str, str]:
-    """The files of `--input`, by name; the name of the only input of a model may be left out.
+    """The files of `--input`, by name; the name of a model's only input may be omitted.
 
     Raises:
-        click.UsageError: one is no NAME=FILE; or a name comes twice.
+        click.UsageError: one is not NAME=FILE; or a name occurs twice.
     """
     names = [p.name for p in session.inputs]
     if len(single) == 1 and len(names) == 1 and not single[0].startswith(f"{names[0]}="):
@@ -212,13 +212,13 @@ def _profile(session: Session, inputs: dict[str, np.ndarray], trace: Path | None
 
 
 def file_name(name: str, k: int) -> str:
-    """A file name like the name of an output, which may be anything."""
+    """A safe file name for an output, whose name may be anything."""
     plain = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in name)[:100].lstrip(".")
     return plain or f"output_{k}"
 
 
 def _save(path: Path, value: Any) -> None:
-    """Write an output: an array as .npy, a sequence of arrays as .npz, what has maps in it as .json."""
+    """Write an output: an array as .npy, a sequence of arrays as .npz, anything with maps as .json."""
     if isinstance(value, np.ndarray):
         np.save(f"{path}.npy", value.astype(str) if value.dtype.kind == "O" else value)
     elif isinstance(value, list) and all(isinstance(v, np.ndarray) for v in value):
@@ -249,7 +249,7 @@ def _facts(name: str, value: Any) -> dict[str, Any]:
 
 
 def _lines(name: str, value: Any) -> list[str]:
-    """An output for people, with its elements where they are few."""
+    """An output for people, with its elements if there are few."""
     from occ.compiler.diagnostics import shorten
 
     if isinstance(value, list):

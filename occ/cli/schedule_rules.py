@@ -16,14 +16,14 @@ if TYPE_CHECKING:
 
 
 def show_listed(extensions: Extensions, *, as_json: bool) -> None:
-    """Print all rules in the order in which they are asked."""
+    """Print all rules in the order in which they are tried."""
     for kind, rule in _rules(extensions):
         facts = _facts(kind, rule)
         click.echo(json_line(facts) if as_json else f"{kind:10} {rule.name:20} {facts['doc']}")
 
 
 def show_fired(compilation: Compilation, *, as_json: bool) -> None:
-    """Print how often each rule fired on a model, and how long all its answers took."""
+    """Print how often each rule fired on a model, and the total time of its answers."""
     log = _log(compilation)
     for kind, rule in _rules(compilation.extensions):
         count, seconds = log.fired[rule.name], log.seconds.get(rule.name, 0.0)
@@ -33,7 +33,7 @@ def show_fired(compilation: Compilation, *, as_json: bool) -> None:
 
 
 def show_why(compilation: Compilation, kernel: str, *, as_json: bool) -> None:
-    """Print what each schedule rule answered for a kernel, or for the kernel of a node.
+    """Print each schedule rule's answer for a kernel, or for the kernel of a node.
 
     Raises:
         CompileError: OCC0205 there is no such kernel.
@@ -70,10 +70,10 @@ def _facts(kind: str, rule: ScheduleRule) -> dict[str, object]:
 
 
 def _log(compilation: Compilation) -> Log:
-    """The log of rules on the way to the stage `scheduled`.
+    """The log of rules up to the stage `scheduled`.
 
     Raises:
-        CompileError: OCC0602 kernels of the target are not scheduled by rules.
+        CompileError: OCC0602 rules do not schedule the target's kernels.
     """
     from occ.compiler.diagnostics import error
     from occ.compiler.passes.rules.schedule_rule import Log

@@ -119,7 +119,7 @@ def _named(models: Sequence[str]) -> dict[str, Path]:
 
 
 def _prepare(path: Path, extra: Mapping[str, Any]) -> None:
-    """Compile a model into the build cache, or open an artifact, before anything listens: both say what is wrong."""
+    """Compile a model into the build cache, or open an artifact, before listening: both report errors."""
     from occ.api import compile as compile_
     from occ.loading import load
 
@@ -134,14 +134,14 @@ def _prepare(path: Path, extra: Mapping[str, Any]) -> None:
 def _serve_language_model(
     model: str, host: str, port: int, settings: Mapping[str, Any], how: Mapping[str, Any]
 ) -> None:
-    """Listen at once, and say that the model is served when it is.
+    """Listen immediately, and announce the model when it is ready.
 
     Args:
         model: a folder or a file.
         host: the address to listen at.
         port: of that address.
         settings: of the server.
-        how: a `LanguageModel` is opened; other models take its `threads` alone.
+        how: arguments of `LanguageModel`; other models only use its `threads`.
     """
     from occ.generation.embedding import EmbeddingModel, Reranker
     from occ.generation.embedding_folder import encoder_kind

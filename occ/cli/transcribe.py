@@ -16,7 +16,7 @@ from occ.cli.console import say
 
 @dataclass(frozen=True)
 class _Writing:
-    """The options of what is written down, and how."""
+    """The options about the transcription."""
 
     language: str | None
     translate: bool

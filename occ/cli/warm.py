@@ -14,7 +14,7 @@ from occ.cli.console import json_line, progress, say, show_error
 if TYPE_CHECKING:
     from occ.compiler.driver.source import Source
 
-_UNIT = 32  # kernels that are compiled together: what is lost of a run that is ended
+_UNIT = 32  # kernels compiled together: the work lost if a run is killed
 
 
 @click.command("warm")
@@ -51,7 +51,7 @@ def command(models: tuple[str, ...], level: str | None, workers: str | None, as_
 
 
 def _sources(models: tuple[str, ...]) -> Iterable[tuple[str, Source]]:
-    """The models that are named, or the usual networks, by their labels."""
+    """The given models, or the usual networks, by label."""
     if models:
         return [(m, Path(m)) for m in models]
     from occ.compiler.tuning.usual_nets import usual_nets

@@ -11,21 +11,21 @@ from occ.generation.names import IDS, LOGITS, STARTS
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 
-_SLACK = 64  # places before the first sequence that are worth moving all of them
+_SLACK = 64  # unused leading positions that make moving all sequences worthwhile
 
 
 class Batch:
-    """Sequences that end at the same place of their caches, each of which begins where its length says.
+    """Sequences that end at the same position of their caches, each starting according to its length.
 
-    A step appends to all caches at that place, and copies nothing. A sequence that joins has its caches copied to where they
-    end with the others'; places that no sequence needs any more are given up from time to time.
+    A step appends to all caches at that position, and copies nothing. A sequence that joins has its caches copied so
+    that they end with the others'; positions that no sequence needs are reclaimed from time to time.
 
     Args:
-        session: of a decoder that was built for any number of sequences.
-        capacity: tokens that each sequence has room for.
+        session: of a decoder built for any number of sequences.
+        capacity: maximum tokens per sequence.
 
     Raises:
-        RunError: OCC0501 the decoder cannot leave out what is before a sequence.
+        RunError: OCC0501 the decoder cannot mask what precedes a sequence.
     """
 
     def __init__(self, session: Session, capacity: int) -> None:
@@ -45,7 +45,7 @@ class Batch:
         return len(self._slots)
 
     def join(self, decoder: Decoder) -> None:
-        """Take in what a decoder holds, as the last of the sequences."""
+        """Add the contents of a decoder as the last sequence."""
         length = len(decoder.tokens)
         if len(self) == len(self._starts):
             self._resize(max(1, 2 * len(self)))
@@ -59,7 +59,7 @@ class Batch:
         self._starts[slot] = self._end - length
 
     def leave(self, k: int, decoder: Decoder | None = None, tokens: Sequence[int] = ()) -> None:
-        """Let the k-th sequence go; a decoder takes back what is held of its `tokens`."""
+        """Remove the k-th sequence; a decoder takes over the cache of its `tokens`."""
         slot = self._slots.pop(k)
         if decoder is not None:
             start = int(self._starts[slot])
@@ -68,13 +68,13 @@ class Batch:
             self._resize(2 * len(self))
 
     def append(self, tokens: Sequence[int]) -> np.ndarray:
-        """Append a token to each sequence; the logits `[sequences, vocabulary]` of what follows, in f32."""
+        """Append a token to each sequence; returns next-token logits `[sequences, vocabulary]` in f32."""
         self._give_up()
         ids = np.zeros((len(self._starts), 1), self._dtype)
         ids[self._slots, 0] = tokens
         vacant = np.ones(len(self._starts), np.bool_)
         vacant[self._slots] = False
-        self._starts[vacant] = self._end  # sees itself alone
+        self._starts[vacant] = self._end  # attends only to itself
         given = {s.past: s.held for s in self._states} | {c.past: c.rows[: self._end] for c in self._caches}
         found = self._session.run(
             given | {IDS: ids, STARTS: self._starts}, {c.present: c.rows[: self._end + 1] for c in self._caches}
@@ -85,7 +85,7 @@ class Batch:
         return found[LOGITS][self._slots, -1].astype(np.float32)
 
     def _resize(self, count: int) -> None:
-        """Let there be so many rows, with the sequences in the first of them."""
+        """Resize to the given number of rows, with the sequences in the first of them."""
         old_caches, old_states, starts = self._caches, self._states, self._starts[self._slots]
         _, self._caches, self._states = memory(self._session, self._room, count)
         used = slice(int(starts.min(initial=self._end)), self._end)
@@ -105,7 +105,7 @@ class Batch:
             self._move(-first)
 
     def _move(self, by: int) -> None:
-        """Move all sequences by so many places."""
+        """Move all sequences by a number of positions."""
         used = slice(int(self._starts[self._slots].min(initial=self._end)), self._end)
         for c in self._caches:
             c.rows[used.start + by : used.stop + by] = c.rows[used]

@@ -20,7 +20,7 @@ Listener = Callable[[Sequence[GenerationRequest]], None]
 
 
 class QueueIsFull(Exception):
-    """Raised when as many requests wait as may wait."""
+    """Raised when the waiting queue is full."""
 
 
 class BatchScheduler:
@@ -30,11 +30,11 @@ class BatchScheduler:
 
     Args:
         lm: the model.
-        parallel: texts that are generated at once; others wait, in order.
-        waiting: requests that may wait, at most; None for any number.
+        parallel: texts generated at once; others wait, in order.
+        waiting: maximum number of waiting requests; None for no limit.
 
     Attributes:
-        steps, generated, prefilled: steps, new tokens, and tokens of prompts that were read, since it began.
+        steps, generated, prefilled: totals of steps, new tokens, and prompt tokens since the start.
     """
 
     def __init__(self, lm: LanguageModel, parallel: int = 4, waiting: int | None = None) -> None:
@@ -49,20 +49,20 @@ class BatchScheduler:
         self.steps = self.generated = self.prefilled = 0
 
     def counts(self) -> tuple[int, int]:
-        """Requests that are served, and that wait."""
+        """Number of requests being served, and waiting."""
         with self._change:
             return len(self._listeners) - len(self._waiting), len(self._waiting)
 
     def submit(self, requests: Sequence[GenerationRequest], listener: Listener) -> None:
-        """Begin to serve requests: all of them or, where there is no room for all, none.
+        """Start to serve requests: all of them or, if there is no room for all, none.
 
         Args:
             requests: what to generate.
-            listener: called after each step, in the thread of the scheduler, with those of its requests that have new
-                pieces or have ended.
+            listener: called after each step, in the scheduler's thread, with those of its requests that have new pieces
+            or have ended.
 
         Raises:
-            QueueIsFull: as many requests wait as may wait.
+            QueueIsFull: the waiting queue is full.
         """
         begun = [r for r in requests if not r.ended]
         with self._change:
@@ -79,9 +79,9 @@ class BatchScheduler:
             listener(ended)
 
     def cancel(self, request: GenerationRequest) -> None:
-        """End a request within the next step; its listener hears no more of it.
+        """End a request within the next step; its listener is not called again.
 
-        One that has ended is left alone.
+        One that has ended is unaffected.
         """
         with self._change:
             if request in self._listeners:
@@ -89,10 +89,10 @@ class BatchScheduler:
                 self._change.notify()
 
     def stream(self, prompt: Prompt, max_new_tokens: int = 64, **how: Any) -> Generator[Any]:
-        """As `LanguageModel.stream`, in the runs of the scheduler; closing the generator cancels its request.
+        """Like `LanguageModel.stream`, in the scheduler's runs; closing the generator cancels its request.
 
         Raises:
-            QueueIsFull: as many requests wait as may wait.
+            QueueIsFull: the waiting queue is full.
             RunError: as `LanguageModel.stream`.
         """
         return self._pieces(self._lm.request(prompt, max_new_tokens, **how))
@@ -118,16 +118,16 @@ class BatchScheduler:
     # the thread
 
     def _serve(self) -> None:
-        """Serve for as long as there are requests."""
+        """Serve as long as there are requests."""
         while self._admit():
             try:
                 changed = list(dict.fromkeys([*self._prefill_chunk(), *self._step()]))
-            except Exception as e:  # whatever it is, nobody may wait for ever
+            except Exception as e:  # whatever the error is, nobody may wait forever
                 changed = self._fail(e)
             self._tell(changed)
 
     def _admit(self) -> bool:
-        """Let go of cancelled requests and take waiting ones; False if there is none, and the thread ends."""
+        """Drop cancelled requests and start waiting ones; False if there are none, and the thread ends."""
         with self._change:
             cancelled, self._cancelled = self._cancelled, set()
             for request in cancelled:
@@ -146,7 +146,7 @@ class BatchScheduler:
         return goes_on
 
     def _release(self, request: GenerationRequest) -> None:
-        """Take a request out of its batch, and give what is cached of its text to those that begin alike."""
+        """Remove a request from its batch, and keep its cache for texts with the same beginning."""
         if request in self._prefill:
             self._prefill.remove(request)
         elif self._batch is not None and request in self._batch.requests:
@@ -156,7 +156,7 @@ class BatchScheduler:
             request.decoder = None
 
     def _prefill_chunk(self) -> list[GenerationRequest]:
-        """Read the next chunk of the prompt that came first; the request if that was the last one."""
+        """Run the next chunk of the oldest prompt; returns the request if that was the last one."""
         if not self._prefill:
             return []
         request = self._prefill[0]
@@ -188,7 +188,7 @@ class BatchScheduler:
         return self._batch
 
     def _step(self) -> list[GenerationRequest]:
-        """Give each text a token."""
+        """Generate a token for each text."""
         running = self._batch
         if running is None or not running.requests:
             return []
@@ -199,9 +199,9 @@ class BatchScheduler:
         return changed
 
     def _fail(self, error: Exception) -> list[GenerationRequest]:
-        """End all that are served with an error.
+        """End all current requests with an error.
 
-        The next step begins with new memory, and may fail in its turn.
+        The next step starts with new memory, and may fail again.
         """
         served = [*self._prefill, *([] if self._batch is None else self._batch.requests)]
         self._batch, self._prefill = None, []
@@ -211,7 +211,7 @@ class BatchScheduler:
         return served
 
     def _tell(self, changed: Sequence[GenerationRequest]) -> None:
-        """Tell each listener once of all of its requests."""
+        """Call each listener once for all of its requests."""
         told: dict[Listener, list[GenerationRequest]] = {}
         with self._change:
             for request in changed:
@@ -222,12 +222,12 @@ class BatchScheduler:
                     self._listeners.pop(request, None)
                     self._cancelled.discard(request)
         for listener, requests in told.items():
-            with suppress(Exception):  # one that fails, such as of a loop that was closed, does not stop the others
+            with suppress(Exception):  # one that fails, such as one with a closed loop, does not affect the others
                 listener(requests)
 
 
 def batch_or_none(lm: LanguageModel) -> Batch | None:
-    """Memory for several texts, or None for a model that cannot continue texts of unlike lengths in one run."""
+    """Memory for several texts, or None for a model that cannot batch texts of different lengths."""
     try:
         return lm.batch()
     except (RunError, CompileError):

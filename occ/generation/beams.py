@@ -14,24 +14,24 @@ from occ.generation.sampling import penalise
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 
-_NEVER = -1.0e9  # the score of what must not be chosen
+_NEVER = -1.0e9  # the score of a token that must not be chosen
 
 
 @dataclass(frozen=True)
 class Beams:
-    """How continuations are kept and compared, as transformers' `generate` does it.
+    """How beams are scored and kept, as in transformers' `generate`.
 
     Attributes:
-        num_beams: continuations at a time.
-        length_penalty: scores, sums of logarithms of probabilities, are divided by the number of new tokens to this power:
-            above 0 favours long texts, below 0 short ones.
-        early_stopping: end as soon as `num_beams` texts have ended; if False, when a better one is not likely, and if
-            "never", when there can be none.
+        num_beams: number of beams.
+        length_penalty: scores, sums of log-probabilities, are divided by the number of new tokens to this power: above
+        0 favours long texts, below 0 short ones.
+        early_stopping: end as soon as `num_beams` texts have ended; if False, when a better one is unlikely, and if
+        "never", when it is impossible.
         num_return_sequences: how many of the best are returned.
-        repetition_penalty: as in `Sampling`, of the logarithms of probabilities.
+        repetition_penalty: as in `Sampling`, on log-probabilities.
 
     Raises:
-        RunError: OCC0501 a value makes no sense.
+        RunError: OCC0501 a value is invalid.
     """
 
     num_beams: int
@@ -52,13 +52,13 @@ class Beams:
 
 
 class BeamState:
-    """Sequences of one length that take a token each at a time, after a prompt that they have in common.
+    """Sequences of one length that grow token by token, after a common prompt.
 
     Args:
-        session: of a decoder that was built for any number of sequences.
+        session: of a decoder built for any number of sequences.
         prompt: holds the caches of the prompt.
         count: of sequences.
-        room: tokens that each may get after the prompt.
+        room: maximum new tokens each.
     """
 
     def __init__(self, session: Session, prompt: Decoder, count: int, room: int) -> None:
@@ -68,11 +68,11 @@ class BeamState:
         self._tokens = np.tile(np.array(prompt.tokens, self._dtype), (count, 1))
 
     def append(self, tokens: Sequence[int], parents: np.ndarray) -> np.ndarray:
-        """Let `tokens[k]` follow the sequence that was in place `parents[k]`, in place k; logits `[count, vocabulary]`, f32."""
+        """Append `tokens[k]` to the sequence in slot `parents[k]`, giving slot k; logits `[count, vocabulary]`, f32."""
         done = self._tokens.shape[1]
         self._tokens = np.column_stack([self._tokens[parents], np.array(tokens, self._dtype)])
         moved = np.flatnonzero(parents != np.arange(len(parents)))
-        for c in self._caches:  # of the prompt all hold the same
+        for c in self._caches:  # all share the prompt
             c.rows[self._prompt : done, moved] = c.rows[self._prompt : done, parents[moved]]
         given = {s.past: s.held[parents] for s in self._states} | {c.past: c.rows[:done] for c in self._caches}
         given[IDS] = self._tokens[:, -1:] if given else self._tokens
@@ -86,7 +86,7 @@ class BeamState:
 
 @dataclass
 class _Found:
-    """A text that has ended; without tokens the place for one."""
+    """A finished text; without tokens, an empty slot for one."""
 
     score: float
     tokens: list[int] = field(default_factory=list)
@@ -96,24 +96,24 @@ def search(
     how: Beams, prompt: Sequence[int], first: np.ndarray, rows: BeamState, count: int, ended: Callable[[Sequence[int]], bool],
     ends: Collection[int],
 ) -> list[list[int]]:  # fmt: skip
-    """The best continuations of a prompt, the most probable first.
+    """The best continuations of a prompt, most probable first.
 
-    Source: `GenerationMixin._beam_search` of transformers 5, for one prompt and without chance.
+    Source: `GenerationMixin._beam_search` of transformers 5, for one prompt and without sampling.
 
     Args:
-        how: what is kept.
+        how: the settings.
         prompt: its tokens.
-        first: logits `[vocabulary]` of what follows it.
+        first: its next-token logits `[vocabulary]`.
         rows: as many as beams, holding the prompt.
-        count: of new tokens, at most.
+        count: maximum new tokens.
         ended: whether a continuation has ended.
-        ends: tokens that end a text; they decide how many candidates a step looks at.
+        ends: tokens that end a text; they decide how many candidates a step examines.
     """
     n = how.num_beams
     keep = max(2, 1 + len(ends)) * n
     running: list[list[int]] = [[] for _ in range(n)]
     scores = np.full(n, _NEVER, np.float32)
-    scores[0] = 0  # all are the same as yet
+    scores[0] = 0  # all are still equal
     found = [_Found(_NEVER) for _ in range(n)]
     logits = np.broadcast_to(first, (n, len(first)))
     for length in range(1, count + 1):
@@ -137,7 +137,7 @@ def search(
 
 
 def _decided(how: Beams, found: Sequence[_Found], best: float, length: int, count: int) -> bool:
-    """Whether no running continuation is likely to be better than the worst of those that have ended."""
+    """Whether no running beam is likely to be better than the worst finished one."""
     if not all(f.tokens for f in found):
         return False
     likely = count if how.early_stopping == "never" and how.length_penalty > 0 else length
@@ -152,7 +152,7 @@ def _log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def _best(scores: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """The greatest numbers, falling, and their places."""
+    """The largest numbers, in descending order, and their positions."""
     count = min(count, len(scores))
     places = np.argpartition(-scores, count - 1)[:count]
     places = places[np.argsort(-scores[places], kind="stable")]

@@ -22,21 +22,21 @@ from occ.generation.peer_runtimes import PEER_RUNTIMES, CannotGenerate
 from occ.runtime.errors import RunError
 
 PEERS = tuple(name for name in PEER_RUNTIMES if name != "occ")
-# Share of the range of logits by which a token of another runtime may be less probable than the most probable one. Products
-# with activations of 8 bits (accuracy level 4) move logits of small models by 1 to 2 %.
+# By how much another runtime's token may be less probable than the best, relative to the range of logits. Products with
+# 8-bit activations (accuracy level 4) change logits of small models by 1 to 2 %.
 TOLERANCE = 0.03
 
 
 @dataclass(frozen=True)
 class Speed:
-    """How fast a runtime writes.
+    """The generation speed of a runtime.
 
     Attributes:
-        first: of the prompt, up to the first token.
-        token: of each token after that.
-        memory: bytes that the process took at most, besides what it took before it opened the model.
-        alike: tokens that are the most probable ones to occ too, out of all that the runtime wrote.
-        distance: how far the others are from those at most, as a share of the range of the logits.
+        first: for the prompt, up to the first token.
+        token: per token after that.
+        memory: peak bytes of the process, minus those before it opened the model.
+        alike: tokens that are also the most probable ones according to occ, out of all that the runtime wrote.
+        distance: the largest distance of the others from those, relative to the range of the logits.
     """
 
     first: Timing
@@ -53,8 +53,8 @@ class Comparison:
     Attributes:
         threads: of a step.
         prompt: tokens of the prompt.
-        count: tokens that are written after the first one.
-        sampled: whether tokens were sampled where time was taken, with the settings `occ.generation.peer_runtimes.SAMPLED`.
+        count: tokens generated after the first one.
+        sampled: whether the timed tokens were sampled, with the settings `occ.generation.peer_runtimes.SAMPLED`.
         speeds: by runtime, occ first.
         reasons: why a runtime has no ratio.
     """
@@ -67,14 +67,14 @@ class Comparison:
     reasons: dict[str, str] = field(default_factory=dict)
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON, with tokens per second."""
+        """As JSON data, with tokens per second."""
         made = asdict(self)
         for name, s in self.speeds.items():
             made["speeds"][name] |= {"prefill": self.prompt / s.first.ms * 1e3, "decode": 1e3 / s.token.ms}
         return made
 
     def lines(self) -> list[str]:
-        """A line a runtime; a speed-up only where the tokens agree."""
+        """A line per runtime; a speed-up only if the tokens agree."""
         threads = f"{self.threads} thread{'s' if self.threads > 1 else ''}"
         how = ", sampled" if self.sampled else ""
         made = [f"prefill of {self.prompt} and decode of {self.count} tokens on {threads}{how}, tokens per second"]
@@ -97,7 +97,7 @@ class Comparison:
 
 
 def default_peers(folder: Folder) -> list[str]:
-    """The runtimes that are worth comparing with: onnxruntime in the form that is made for the folder, and OpenVINO."""
+    """The runtimes worth comparing with: onnxruntime in the form for which the folder is made, and OpenVINO."""
     made_for_genai = (folder.model.parent / "genai_config.json").exists()
     return [PEERS[0] if made_for_genai and _installed("onnxruntime_genai") else "onnxruntime", "openvino"]
 
@@ -112,24 +112,25 @@ def compare(
     path: Path, prompt: int, count: int, peers: Sequence[str] | None = None, *, target: str = DEFAULT,
     threads: int | None = None, rounds: int = 5, sampled: bool = False,
 ) -> Comparison:  # fmt: skip
-    """Time the language model of a folder in occ and in other runtimes, each in a process of its own.
+    """Time the language model of a folder in occ and in other runtimes, each in a separate process.
 
-    The prompt is of random tokens, seeded. Every runtime continues it greedily; occ then follows what each wrote, and says
-    how near its tokens are to the most probable ones. Texts that are timed have as many tokens, greedy ones or sampled ones.
+    The prompt consists of seeded random tokens. Every runtime continues it greedily; occ then follows what each wrote,
+    and reports how close its tokens are to the most probable ones. Timed texts have the same number of tokens, greedy
+    or sampled.
 
     Args:
-        path: of a folder, or of what `occ.LanguageModel` takes.
-        prompt: tokens to begin with.
-        count: tokens to write after the first.
-        peers: out of `PEERS`; None for those that `default_peers` says.
+        path: of a folder, or anything that `occ.LanguageModel` accepts.
+        prompt: number of prompt tokens.
+        count: tokens to generate after the first.
+        peers: out of `PEERS`; None for the result of `default_peers`.
         target: `cpu` or `cpu-jit`.
         threads: of a step; OCC_NUM_THREADS or all processors if None.
-        rounds: texts that each runtime writes.
-        sampled: time sampled tokens: temperature 0.8, top_p 0.95.
+        rounds: texts that each runtime generates.
+        sampled: whether to time sampled tokens: temperature 0.8, top_p 0.95.
 
     Raises:
         CompileError: the model cannot be compiled.
-        RunError: OCC0501 there is no language model, it does not take so many tokens, or occ cannot run it.
+        RunError: OCC0501 there is no language model, it does not support so many tokens, or occ cannot run it.
     """
     folder = Folder.of(path)
     capacity = prompt + count + 1
@@ -172,7 +173,7 @@ def _prompt(lm: LanguageModel, length: int) -> list[int]:
 def _measure(
     made: Comparison, started: dict[str, PeerProcess], ids: list[int], greedy: dict[str, list[int]], rounds: int
 ) -> None:
-    """Let the runtimes write in turns, and fill in what was seen: of those that fail, why."""
+    """Let the runtimes generate in turn, and record results, or why one fails."""
     names = list(started)
     seen: dict[str, list[dict[str, Any]]] = {n: [] for n in names}
     for k in range(rounds):

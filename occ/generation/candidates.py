@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import numpy as np
 
-_ROWS = 64  # elements of each column whose maximum bounds the greatest scores
-_TRIED = (256, 4096)  # candidates that usually have the mass that is asked for
-_BINS = 4096  # of a histogram of scores, where they do not
+_ROWS = 64  # elements per column, whose maxima bound the largest scores
+_TRIED = (256, 4096)  # candidates that usually have the requested probability mass
+_BINS = 4096  # bins of a histogram of scores, otherwise
 _BLOCK = 1024  # weights of a partial sum
 
 
 def with_greatest(scores: np.ndarray, count: int) -> np.ndarray:
-    """The places of the `count` greatest scores f32 `[n]`, and of those that equal the last of them.
+    """The positions of the `count` largest scores f32 `[n]`, and of those that equal the last of them.
 
-    The greatest first.
+    Largest first.
 
-    The count-th greatest maximum of columns is at most the count-th greatest score, so one pass leaves few to sort.
-    Equal scores come in the order of their places.
+    The count-th largest column maximum is at most the count-th largest score, so one pass leaves few to sort. Equal
+    scores come in order of position.
     """
     if count >= len(scores):
         return np.argsort(-scores, kind="stable")
@@ -30,7 +30,7 @@ def with_greatest(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def leading(keys: np.ndarray, weights: np.ndarray, share: float) -> np.ndarray:
-    """The fewest places with the greatest keys whose weights have at least this share of the sum of all.
+    """The fewest positions with the largest keys whose weights reach this share of the total.
 
     Args:
         keys: f32 `[n]`; -inf comes last.
@@ -43,7 +43,7 @@ def leading(keys: np.ndarray, weights: np.ndarray, share: float) -> np.ndarray:
         mass = np.cumsum(weights[first], dtype=np.float64)
         if mass[-1] >= needed or len(first) == len(keys):
             return first[: np.searchsorted(mass, needed) + 1]
-    # A broad distribution: all of the bins above the one where the mass is reached, and the best of that one.
+    # A broad distribution: all bins above the one where the mass is reached, and the best of that one.
     top = float(keys.max())
     low = float(np.min(keys, where=keys > -np.inf, initial=top))
     bins = (np.maximum(keys, np.float32(low)) - np.float32(top)) * np.float32((1 - _BINS) / max(top - low, 1e-30))
@@ -57,7 +57,7 @@ def leading(keys: np.ndarray, weights: np.ndarray, share: float) -> np.ndarray:
 
 
 def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
-    """A place of f32 `[n]` weights, drawn in proportion to them."""
+    """A position of f32 `[n]` weights, drawn in proportion to them."""
     starts = np.arange(0, len(weights), _BLOCK)
     blocks = np.cumsum(np.add.reduceat(weights, starts, dtype=np.float64))
     wanted = rng.random() * blocks[-1]
@@ -65,6 +65,6 @@ def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
     inside = np.cumsum(weights[starts[block] : starts[block] + _BLOCK], dtype=np.float64)
     within = wanted - (blocks[block - 1] if block else 0)
     place = int(starts[block]) + min(int(np.searchsorted(inside, within, side="right")), len(inside) - 1)
-    while weights[place] == 0:  # rounding at the end of a block may lead to a place that has no weight
+    while weights[place] == 0:  # rounding at the end of a block may lead to a position without weight
         place -= 1
     return place

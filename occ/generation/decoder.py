@@ -1,4 +1,4 @@
-"""A decoder and its KV cache: tokens in, the next token's logits out."""
+"""A decoder and its KV cache: tokens in, next-token logits out."""
 
 from __future__ import annotations
 
@@ -16,19 +16,19 @@ from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 from occ.runtime.signature import numpy_dtype
 
-# Tokens of a prompt that one run reads, or half as many more: SmolLM2 in four bits reads 512 tokens 1.08 to 1.16 times as fast
-# in two runs as in one, in f32 1.05 to 1.07 times (one thread of a Zen 4), because more of what is between two products stays
-# in the caches; 2,048 tokens take 41 MiB less.
+# Prompt tokens per run (prefill chunk), up to half as many more: SmolLM2 in four bits reads 512 tokens 1.08 to 1.16
+# times as fast in two runs as in one, in f32 1.05 to 1.07 times (one thread of a Zen 4), because more of the
+# activations between two products stay in the caches; 2,048 tokens take 41 MiB less.
 PREFILL_CHUNK = 256
 
 
 @dataclass
 class State:
-    """One input of a constant shape that sums up the tokens before, and the output that continues it.
+    """A fixed-size recurrent state: an input that summarises the preceding tokens, and the output that continues it.
 
     Attributes:
         past, present: their names.
-        held: what the next run takes, zeros before the first token.
+        held: the value for the next run, zeros before the first token.
     """
 
     past: str
@@ -38,11 +38,11 @@ class State:
 
 @dataclass
 class Cache:
-    """One input that holds what was computed of the tokens before, and the output that continues it.
+    """A growing cache: an input with results for the preceding tokens, and the output that continues it.
 
     Attributes:
         past, present: their names.
-        rows: its memory, a row for each token.
+        rows: its memory, a row per token.
     """
 
     past: str
@@ -51,17 +51,17 @@ class Cache:
 
 
 class Decoder:
-    """One sequence of a model that was built with `caches=growing`. A step appends to the caches, and copies nothing.
+    """One sequence of a model built with `caches=growing`. A step appends to the caches, and copies nothing.
 
     Args:
-        session: of a decoder; it may be shared by many of these.
-        capacity: tokens that the caches have room for.
+        session: of a decoder; it may be shared.
+        capacity: maximum tokens in the caches.
 
     Attributes:
-        tokens: those that the caches hold.
+        tokens: those in the caches.
 
     Raises:
-        RunError: OCC0501 the session is of no decoder that was built for this.
+        RunError: OCC0501 the session's decoder was not built for this.
     """
 
     def __init__(self, session: Session, capacity: int) -> None:
@@ -71,15 +71,15 @@ class Decoder:
         self._starts = {STARTS: np.zeros(1, np.int64)} if STARTS in {i.name for i in session.inputs} else {}
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Append tokens; the logits `[vocabulary]` of what follows the last of them, in f32.
+        """Append tokens; returns the next-token logits `[vocabulary]` after the last of them, in f32.
 
         Raises:
-            RunError: OCC0501 there is no token, or no room for so many.
+            RunError: OCC0501 there is no token, or not enough room.
         """
         return self._append(ids)[-1].astype(np.float32)
 
     def append_scored(self, ids: Sequence[int]) -> np.ndarray:
-        """Append tokens in one run; the logits `[tokens, vocabulary]` of what follows each of them, in f32.
+        """Append tokens in one run; returns the next-token logits `[tokens, vocabulary]` after each of them, in f32.
 
         Raises:
             RunError: as `append`; the model was built for the logits of fewer tokens.
@@ -95,14 +95,14 @@ class Decoder:
 
     @property
     def can_go_back(self) -> bool:
-        """Whether `trim` keeps what is held of the tokens before: there are caches, and no states."""
+        """Whether `trim` keeps the preceding tokens: there are caches, and no states."""
         return bool(self._caches) and not self._states
 
     def _append(self, ids: Sequence[int]) -> np.ndarray:
-        """Append tokens; the logits that the last run gives, `[rows, vocabulary]`."""
+        """Append tokens; returns the logits of the last run, `[rows, vocabulary]`."""
         if not ids:
             raise RunError("OCC0501", "there is no token to append", "give at least one")
-        if not self._caches and not self._states:  # a plain decoder: everything again
+        if not self._caches and not self._states:  # a decoder without cache: everything again
             ids = [*self.tokens, *ids]
             self.tokens = []
         end = len(self.tokens) + len(ids)
@@ -116,17 +116,17 @@ class Decoder:
         return logits
 
     def _parts(self, count: int) -> int:
-        """How many runs read a prompt of some tokens: one without caches, or if the file needs its length."""
+        """The number of runs for a prompt: one without caches, or if the file needs the full length."""
         return max(1, round(count / PREFILL_CHUNK)) if self.reads_in_chunks else 1
 
     @cached_property
     def reads_in_chunks(self) -> bool:
-        """Whether several runs may read a prompt: there are caches, and the file does not need its length."""
+        """Whether several runs may read a prompt: there are caches, and the file does not need the full length."""
         branches = any(step.kind == "if" for step in self.session.artifact.manifest.plan.steps)
         return bool(self._caches or self._states) and not branches
 
     def _run(self, ids: np.ndarray) -> np.ndarray:
-        """The logits that a run with a part of what is to be appended gives, `[rows, vocabulary]`."""
+        """The logits of a run on a chunk of the new tokens, `[rows, vocabulary]`."""
         done, end = len(self.tokens), len(self.tokens) + len(ids)
         given = {IDS: ids[None], **self._starts} | {c.past: c.rows[:done] for c in self._caches}
         given |= {s.past: s.held for s in self._states}
@@ -137,12 +137,12 @@ class Decoder:
         return found[LOGITS].reshape(-1, found[LOGITS].shape[-1])
 
     def continue_with(self, ids: Sequence[int]) -> np.ndarray:
-        """Make `ids` the whole sequence, keeping what the caches hold of its beginning; logits as `append`."""
+        """Make `ids` the whole sequence, reusing the cached prefix; logits as in `append`."""
         self.keep_common(ids)
         return self.append(ids[len(self.tokens) :])
 
     def keep_common(self, ids: Sequence[int]) -> None:
-        """Keep what the caches hold of the beginning of `ids`, but for its last token, whose logits are needed."""
+        """Keep the cached common prefix with `ids`, except its last token, whose logits are needed."""
         self.trim(min(_common(self.tokens, ids), len(ids) - 1))
 
     def hand_over(
@@ -157,7 +157,7 @@ class Decoder:
     def take_over(
         self, tokens: Sequence[int], caches: Sequence[Cache], states: Sequence[State], start: int, row: int
     ) -> None:
-        """Copy what memory for several sequences holds of tokens, in one of its rows from a place on."""
+        """Take over the cache of tokens from one row of a batch, from a position on."""
         for mine, other in zip(self._caches, caches, strict=True):
             mine.rows[: len(tokens), 0] = other.rows[start : start + len(tokens), row]
         for mine, other in zip(self._states, states, strict=True):
@@ -165,7 +165,7 @@ class Decoder:
         self.tokens = list(tokens)
 
     def trim(self, length: int) -> None:
-        """Forget all but the first tokens; all of them if there are fewer left and a state cannot go back."""
+        """Drop all but the first tokens; everything if fewer remain and a state cannot go back."""
         if self._states and length < len(self.tokens):
             length = 0
             for s in self._states:
@@ -174,39 +174,37 @@ class Decoder:
 
 
 class Decoders:
-    """Decoders of one session, taken for a text and returned with what they hold of it.
+    """Decoders of one session, taken for a text and returned with their caches.
 
-    May be called from many threads.
+    Thread-safe.
 
     Args:
-        session, capacity: as of `Decoder`.
-        most_idle: how many are kept for texts that begin alike: each has caches for `capacity` tokens.
+        session, capacity: as in `Decoder`.
+        most_idle: how many are kept for texts with the same beginning: each has caches for `capacity` tokens.
     """
 
     def __init__(self, session: Session, capacity: int, most_idle: int = 8) -> None:
         self._session, self._capacity, self._most, self._lock = session, capacity, most_idle, threading.Lock()
-        self.idle = [Decoder(session, capacity)]  # the one that was used last at the end
+        self.idle = [Decoder(session, capacity)]  # most recently used last
 
     def take(self, ids: Sequence[int]) -> Decoder:
-        """The idle decoder that holds the most of a prompt, or a new one."""
+        """The idle decoder that shares the longest prefix with a prompt, or a new one."""
         with self._lock:
             if not self.idle:
                 return Decoder(self._session, self._capacity)
-            best = max(
-                self.idle, key=lambda d: _common(d.tokens, ids)
-            )  # of equals the one that was used the longest ago
+            best = max(self.idle, key=lambda d: _common(d.tokens, ids))  # among equals the least recently used
             self.idle.remove(best)
             return best
 
     def give_back(self, decoder: Decoder) -> None:
-        """Let others take a decoder, with what it holds."""
+        """Return a decoder, with its cache."""
         with self._lock:
             self.idle.append(decoder)
             del self.idle[: -self._most]
 
     @contextmanager
     def holding(self, ids: Sequence[int]) -> Generator[Decoder]:
-        """A decoder, as `take`, that is returned."""
+        """A decoder, as from `take`, that is returned at the end."""
         decoder = self.take(ids)
         try:
             yield decoder
@@ -215,7 +213,7 @@ class Decoders:
 
 
 def _common(a: Sequence[int], b: Sequence[int]) -> int:
-    """How many tokens two sequences have in common at their beginning."""
+    """The length of the common prefix of two sequences."""
     return next((k for k, (x, y) in enumerate(zip(a, b, strict=False)) if x != y), min(len(a), len(b)))
 
 
@@ -223,7 +221,7 @@ def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, l
     """The token type of a decoder, and its memory for `count` sequences of `capacity` tokens.
 
     Raises:
-        RunError: OCC0501 the session is of no decoder whose caches grow in place.
+        RunError: OCC0501 the session's decoder has no caches that grow in place.
     """
     ids = next((i for i in session.inputs if i.name == IDS), None)
     if ids is None or LOGITS not in {o.name for o in session.outputs}:
@@ -252,6 +250,6 @@ def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, l
         if isinstance(first, int):
             states.append(State(past.name, present, np.zeros((first, *sizes), dtype)))
         else:
-            # what no token has is left out with a weight of 0, and must be a number for that
+            # positions without a token have weight 0, and must be numbers for that
             caches.append(Cache(past.name, present, aligned_zeros((capacity, *sizes), dtype)))
     return numpy_dtype(ids.dtype), caches, states

@@ -1,8 +1,9 @@
-"""Draft tokens for speculative decoding: guesses of what follows, which one run of the model verifies.
+"""Draft tokens for speculative decoding: guesses of what follows, verified in one run of the model.
 
-A draft is accepted up to where the model chooses another token, so texts are those of the model alone, but for rounding: greedy
-ones, and sampled ones with the same seed. A draft by a rule has all of its probability on one token, for which rejection sampling
-(Leviathan et al., 2023, https://arxiv.org/abs/2211.17192) accepts what a draw of the model gives, and keeps the draw elsewhere.
+A draft is accepted up to the first token where the model chooses another, so texts are the model's own, except for
+rounding: greedy ones, and sampled ones with the same seed. A rule-based draft has all its probability on one token, for
+which rejection sampling (Leviathan et al., 2023, https://arxiv.org/abs/2211.17192) accepts a draw of the model that
+equals it, and otherwise keeps the draw.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ from typing import Protocol
 
 from occ.generation.decoder import Decoder, Decoders
 
-_SIZES = (3, 2)  # tokens of the n-grams that are looked up, the longest first; one token says too little of the next
+_SIZES = (3, 2)  # lengths of the n-grams to look up, longest first; one token says too little about the next
 
 
 class Drafts(Protocol):
-    """What guesses the next tokens of one text."""
+    """A guesser of the next tokens of one text."""
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
         """At most `count` tokens that may follow these; the text only grows between two calls."""
@@ -24,17 +25,17 @@ class Drafts(Protocol):
 
 
 class NgramDrafts:
-    """What followed the last n-gram of a text where it stood before (prompt lookup decoding).
+    """What followed the previous occurrence of a text's last n-gram (prompt lookup decoding).
 
-    It costs no run of a model, and guesses right where a text repeats its prompt: summaries, code, lists, changed texts.
+    It needs no run of a model, and guesses right where a text repeats its prompt: summaries, code, lists, edits.
     """
 
     def __init__(self) -> None:
-        self._after: dict[tuple[int, ...], int] = {}  # of each n-gram the place after its last occurrence
-        self._known = 1  # places whose n-grams before them are noted
+        self._after: dict[tuple[int, ...], int] = {}  # of each n-gram the position after its last occurrence
+        self._known = 1  # positions whose preceding n-grams are recorded
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        """As `Drafts`; none where the last n-grams are new."""
+        """As `Drafts`; none if the last n-grams are new."""
         for place in range(self._known, len(tokens)):
             for n in _SIZES:
                 if place >= n:
@@ -45,7 +46,7 @@ class NgramDrafts:
         if place is None:
             return []
         found = list(tokens[place : place + count])
-        while len(found) < count:  # it goes on beyond the end of the text: a loop of so many tokens
+        while len(found) < count:  # it continues past the end of the text: a loop of that many tokens
             found.append(found[place - len(tokens)])
         return found
 
@@ -54,14 +55,14 @@ class ModelDrafts:
     """The most probable tokens of a smaller model with the same vocabulary.
 
     Args:
-        decoders: of that model; of each text it holds what was written last.
+        decoders: of that model; for each text it caches what was generated last.
     """
 
     def __init__(self, decoders: Decoders) -> None:
         self._decoders = decoders
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        """As `Drafts`; fewer where the smaller model has no room for more."""
+        """As `Drafts`; fewer if the smaller model has no room for more."""
         found: list[int] = []
         with self._decoders.holding(tokens) as decoder:
             count = min(count, decoder.capacity - len(tokens))

@@ -1,4 +1,4 @@
-"""Vectors of texts, and scores of pairs of texts, by encoders in ONNX."""
+"""Embeddings of texts, and scores of pairs of texts, by encoders in ONNX."""
 
 from __future__ import annotations
 
@@ -18,26 +18,26 @@ from occ.runtime.errors import RunError
 from occ.runtime.signature import numpy_dtype
 
 _TYPES = "token_type_ids"
-_SENTENCES = ("sentence_embedding", "sentence_embeddings")  # outputs that are pooled already
+_SENTENCES = ("sentence_embedding", "sentence_embeddings")  # outputs that are already pooled
 _TOKENS = ("last_hidden_state", "token_embeddings")
 
 
 class TextEncoder:
-    """An encoder with its tokenizer. May be called from many threads.
+    """An encoder with its tokenizer. Thread-safe.
 
     Args:
         path: a folder with `model.onnx` or `onnx/model.onnx`, or an artifact, and `tokenizer.json`; or the path of such a file.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         target: `cpu` or `cpu-jit`.
-        batch_size: texts of a run, at most.
+        batch_size: maximum texts per run.
 
     Attributes:
-        folder: what the folder says.
+        folder: its configuration.
         session: the compiled model.
 
     Raises:
         CompileError: the model cannot be compiled.
-        RunError: OCC0501 there is no model or no tokenizer, or it takes more than texts.
+        RunError: OCC0501 there is no model or no tokenizer, or it has inputs other than texts.
     """
 
     def __init__(
@@ -61,10 +61,10 @@ class TextEncoder:
     def tokens(
         self, texts: Sequence[str | tuple[str, str]], *, truncate: bool = True
     ) -> list[tuple[list[int], list[int]]]:
-        """Tokens of texts, and which text of a pair each is of.
+        """Tokens of texts, and which text of a pair each belongs to.
 
         Raises:
-            RunError: OCC0501 a text is longer than the model takes, and is not to be cut off.
+            RunError: OCC0501 a text is longer than the model allows, and must not be truncated.
         """
         longest = self.folder.longest
         found = self.tokenizer.encode_rows(texts, longest if truncate else None)
@@ -75,9 +75,9 @@ class TextEncoder:
     def run(
         self, rows: Sequence[tuple[list[int], list[int]]], read: Callable[[dict[str, Any], np.ndarray], np.ndarray]
     ) -> np.ndarray:
-        """What `read` takes of the outputs and the mask of each run, in the order of the rows.
+        """The results of `read` on the outputs and the mask of each run, in row order.
 
-        Texts of like lengths share a run, whose shorter rows are filled up.
+        Texts of similar lengths share a run, whose shorter rows are padded.
         """
         order = sorted(range(len(rows)), key=lambda k: -len(rows[k][0]))
         made: dict[int, np.ndarray] = {}
@@ -98,15 +98,15 @@ class TextEncoder:
 
 
 class EmbeddingModel(TextEncoder):
-    """A model that makes a vector of a text, as sentence-transformers does.
+    """A model that computes an embedding vector of a text, as in sentence-transformers.
 
     Args:
-        path, threads, target, batch_size: as of `TextEncoder`.
-        pooling: how one vector is made of those of the tokens: one of `POOLINGS`; None for what the folder says, else the mean.
-        normalize: whether vectors have the length 1; None for what the folder says, else True.
+        path, threads, target, batch_size: as in `TextEncoder`.
+        pooling: how token vectors become one: one of `POOLINGS`; None for the folder's setting, or else the mean.
+        normalize: whether vectors are normalised to length 1; None for the folder's setting, or else True.
 
     Raises:
-        CompileError, RunError: as `TextEncoder`; OCC0501 the model gives no vectors.
+        CompileError, RunError: as `TextEncoder`; OCC0501 the model outputs no vectors.
     """
 
     def __init__(
@@ -130,15 +130,15 @@ class EmbeddingModel(TextEncoder):
         self._output, self._is_whole = (whole or of_tokens)[0], bool(whole)
 
     def embed(self, texts: str | Sequence[str], *, prompt: str = "", truncate: bool = True) -> np.ndarray:
-        """Vectors of texts.
+        """Embedding vectors of texts.
 
         Args:
             texts: one, or several.
-            prompt: what to put before each, or the name of a prompt of the folder, such as `query`.
-            truncate: leave out the end of what is too long; else it is an error.
+            prompt: a prefix for each, or the name of a prompt of the folder, such as `query`.
+            truncate: whether to cut off texts that are too long; otherwise they are an error.
 
         Returns:
-            f32 `[texts, size]`, or `[size]` for a text that is given alone.
+            f32 `[texts, size]`, or `[size]` for a single text.
 
         Raises:
             RunError: OCC0501 a text is too long.
@@ -149,7 +149,7 @@ class EmbeddingModel(TextEncoder):
         return found[0] if isinstance(texts, str) else found
 
     def vectors(self, rows: Sequence[tuple[list[int], list[int]]]) -> np.ndarray:
-        """Vectors of texts in tokens, f32 `[texts, size]`."""
+        """Embedding vectors of tokenized texts, f32 `[texts, size]`."""
         return self.run(rows, self._vectors)
 
     def _vectors(self, outputs: Mapping[str, np.ndarray], mask: np.ndarray) -> np.ndarray:
@@ -162,7 +162,7 @@ class EmbeddingModel(TextEncoder):
 
 
 def pooled(x: np.ndarray, mask: np.ndarray, way: str) -> np.ndarray:
-    """One vector `[n, size]` of those of the tokens `[n, length, size]` that a mask `[n, length]` counts."""
+    """One vector `[n, size]` from token vectors `[n, length, size]`, given a mask `[n, length]`."""
     counts = mask[..., None].astype(np.float32)
     if way == "cls":
         return x[:, 0]
@@ -182,10 +182,10 @@ def normalized(x: np.ndarray) -> np.ndarray:
 
 
 class Reranker(TextEncoder):
-    """A model that says how well a text answers a query: a cross-encoder of sentence-transformers.
+    """A model that scores how well a text answers a query: a cross-encoder of sentence-transformers.
 
     Raises:
-        CompileError, RunError: as `TextEncoder`; OCC0501 the model gives no score.
+        CompileError, RunError: as `TextEncoder`; OCC0501 the model outputs no score.
     """
 
     def __init__(self, path: str | os.PathLike[str], threads: int | None = None, **how: Any) -> None:
@@ -206,7 +206,7 @@ class Reranker(TextEncoder):
 
 
 def embed(path_or_model: str | os.PathLike[str] | EmbeddingModel, texts: str | Sequence[str], **how: Any) -> np.ndarray:
-    """Vectors of texts, f32 `[texts, size]`, by the model of a folder; to embed more than once, keep an `occ.EmbeddingModel`.
+    """Embedding vectors, f32 `[texts, size]`, by the model of a folder; for repeated use, keep an `occ.EmbeddingModel`.
 
     Args:
         path_or_model: of `occ.EmbeddingModel`, or one.
@@ -229,7 +229,7 @@ def rerank(
 
     Args:
         path_or_model: of `occ.Reranker`, or one.
-        query: what is asked.
+        query: the question.
         texts: the candidates.
         how: further arguments of `Reranker`, and `raw` of its `rank`.
 

@@ -1,4 +1,4 @@
-"""Folders of sentence-transformers: a model in ONNX that turns texts into vectors, or pairs of texts into scores.
+"""Folders of sentence-transformers: an ONNX model that maps texts to vectors, or pairs of texts to scores.
 
 Source: the modules of sentence-transformers (`modules.json`, `1_Pooling/config.json`, `config_sentence_transformers.json`).
 """
@@ -15,7 +15,7 @@ import numpy as np
 from occ.generation.folder import model_file, read_object
 from occ.runtime.errors import RunError
 
-# The setting of each way in `1_Pooling/config.json`; several are put in order, in this order.
+# The setting of each method in `1_Pooling/config.json`; several are concatenated, in this order.
 _POOLINGS = {
     "cls": "pooling_mode_cls_token", "max": "pooling_mode_max_tokens", "mean": "pooling_mode_mean_tokens",
     "mean_sqrt_len_tokens": "pooling_mode_mean_sqrt_len_tokens", "weightedmean": "pooling_mode_weightedmean_tokens",
@@ -51,12 +51,12 @@ class EmbeddingFolder:
     Attributes:
         model: the `.onnx` file or artifact.
         tokenizer: the path of `tokenizer.json`.
-        pooling: ways of making one vector of those of the tokens, one of `POOLINGS` or several.
+        pooling: how token vectors become one: one of `POOLINGS` or several.
         dense: the layers after that.
-        normalize: whether vectors have the length 1; None if nothing says so.
-        longest: tokens of a text at most; None if nothing says so.
-        padding: the token that fills up rows.
-        prompts: what to put before texts, by the name of a task.
+        normalize: whether vectors are normalised to length 1; None if unspecified.
+        longest: maximum tokens of a text; None if unspecified.
+        padding: the padding token.
+        prompts: prefixes of texts, by the name of a task.
     """
 
     model: Path
@@ -73,8 +73,8 @@ class EmbeddingFolder:
         """The folder `path`, or that of the file `path`, or the one above a folder `onnx`.
 
         Raises:
-            RunError: OCC0501 there is no model or no tokenizer, a file cannot be read, or it names a module that is not
-                supported.
+            RunError: OCC0501 there is no model or no tokenizer, a file cannot be read, or it names an unsupported
+            module.
         """
         if not path.exists():
             raise RunError("OCC0501", f"`{path}` does not exist", "give a folder with a model and its tokenizer")
@@ -100,7 +100,7 @@ class EmbeddingFolder:
 
 
 def encoder_kind(path: Path) -> str:
-    """What a folder's model does: `embedding` or `reranking`; empty if nothing says that it is an encoder of texts."""
+    """The task of a folder's model: `embedding` or `reranking`; empty if it is not known to be a text encoder."""
     if not path.is_dir():
         return ""
     kinds = read_object(path / "config.json").get("architectures")
@@ -110,7 +110,7 @@ def encoder_kind(path: Path) -> str:
 
 
 def _modules(home: Path) -> tuple[tuple[str, ...], tuple[Dense, ...], bool | None]:
-    """Pooling, layers after it, and whether vectors are normalised, as `modules.json` lists them."""
+    """Pooling, subsequent layers, and normalisation, from `modules.json`."""
     listed = home / "modules.json"
     if not listed.exists():
         return _pooling(home / "1_Pooling"), (), None
@@ -180,7 +180,7 @@ def _dense(path: Path) -> Dense:
 
 
 def _longest(home: Path, config: Mapping[str, Any], words: Mapping[str, Any]) -> int | None:
-    """Tokens of a text: what the folder says for sentences, or what the tokenizer or the model can take."""
+    """Maximum tokens of a text: the folder's setting, or the limit of the tokenizer or model."""
     told: Any = read_object(home / "sentence_bert_config.json").get("max_seq_length")
     if isinstance(told, int) and told > 0:
         return told

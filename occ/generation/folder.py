@@ -12,7 +12,7 @@ from occ.compiler.frontend.architectures.gguf_container import ContainerError, r
 from occ.generation.gguf_vocabulary import end_tokens, special_tokens, tokenizer_json
 from occ.runtime.errors import RunError
 
-# Where the model is, the best first; optimum splits some into a decoder for the prompt and one with a past.
+# Locations of the model, best first; optimum splits some into a decoder for the prompt and one with a past.
 _MODELS = (
     "model.onnx",
     "decoder_with_past_model.onnx",
@@ -31,13 +31,13 @@ class Folder:
 
     Attributes:
         model: the `.onnx` file, artifact or `.gguf` file.
-        tokenizer: the path of `tokenizer.json`, or its text where it comes from a GGUF file; None if there is none.
+        tokenizer: the path of `tokenizer.json`, or its text if it comes from a GGUF file; None if there is none.
         template: the chat template, in Jinja, or empty.
         special: texts of special tokens by name.
         ends: tokens that end a text.
-        context: tokens that the model can take, or 0 if nothing says so.
-        head: elements of a head, likewise.
-        adapter: the folder of a LoRA adapter to add to the weights, or None.
+        context: maximum context length, or 0 if unspecified.
+        head: head size, or 0 if unspecified.
+        adapter: the folder of a LoRA adapter to merge into the weights, or None.
     """
 
     model: Path
@@ -83,10 +83,10 @@ def encoder_file(home: Path) -> Path | None:
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The object of a JSON file; empty if there is no such file.
+    """The object in a JSON file; empty if there is no such file.
 
     Raises:
-        RunError: OCC0501 it is something else.
+        RunError: OCC0501 it is not an object.
     """
     if not path.exists():
         return {}
@@ -117,7 +117,7 @@ def model_file(home: Path, genai: dict[str, Any]) -> Path:
 
 
 def _of_gguf(path: Path) -> Folder:
-    """The configuration in a GGUF file; a `tokenizer.json` beside it comes before its vocabulary.
+    """The configuration in a GGUF file; a `tokenizer.json` next to it takes precedence over its vocabulary.
 
     Raises:
         RunError: OCC0501 the file or its vocabulary cannot be read.

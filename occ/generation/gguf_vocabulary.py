@@ -1,7 +1,7 @@
 """The tokenizer of a GGUF file, as the `tokenizer.json` of the library `tokenizers`.
 
-Sources: the keys `tokenizer.ggml.*` of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; how llama.cpp splits texts
-(`src/llama-vocab.cpp`), whose expressions are given here as the models' own files have them.
+Sources: the keys `tokenizer.ggml.*` of https://github.com/ggml-org/ggml/blob/master/docs/gguf.md; how llama.cpp splits
+texts (`src/llama-vocab.cpp`), with expressions as in the models' own files.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from occ.runtime.errors import RunError
 
 _KEY = "tokenizer.ggml."
 _NORMAL, _UNKNOWN, _CONTROL, _USER = 1, 2, 3, 4  # token_type
-_SPACE = "\u2581"  # instead of a space in vocabularies of SentencePiece
+_SPACE = "\u2581"  # replaces a space in vocabularies of SentencePiece
 
 _CONTRACTIONS = "(?i:'s|'t|'re|'ve|'m|'ll|'d)"
 _REST = r"| ?[^\s\p{L}\p{N}]+[\r\n]*|\s*[\r\n]+|\s+(?!\S)|\s+"
@@ -27,7 +27,7 @@ _WORDS = (rf"[^\r\n\p{{L}}\p{{N}}]?{_UPPER}*{_LOWER}+", rf"[^\r\n\p{{L}}\p{{N}}]
 _CASED_REST = r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
 _GPT4O = "|".join(f"{w}{_CONTRACTIONS}?" for w in _WORDS) + r"|\p{N}{1,3}" + _CASED_REST
 _TEKKEN = "|".join(_WORDS) + r"|\p{N}" + _CASED_REST
-# What texts are cut at, one expression after the other, by the name of the pre-tokenizer.
+# Expressions by which texts are split, in order, by the name of the pre-tokenizer.
 _SPLITS: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("gpt-2", "mpt", "olmo", "jais"), (_GPT2,)),
     **dict.fromkeys(("smollm", "starcoder", "refact", "command-r", "codeshell", "exaone"), (r"\p{N}", _GPT2)),
@@ -44,8 +44,8 @@ _WHOLE_WORDS = (
     "pixtral",
     "lfm2",
     "tekken",
-)  # merges are not asked for them
-_BEGIN = _WHOLE_WORDS  # texts begin with a token unless the file says otherwise
+)  # whole words that skip merges
+_BEGIN = _WHOLE_WORDS  # whether texts start with a token, unless the file says otherwise
 _ENDS = (
     "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "<eos>",
     "</s>",
@@ -59,7 +59,7 @@ def tokenizer_json(metadata: Mapping[str, Any]) -> str:
         metadata: of the file.
 
     Raises:
-        RunError: OCC0501 its vocabulary is of a kind that is not known, or makes no sense.
+        RunError: OCC0501 its vocabulary is of an unknown kind, or invalid.
     """
     kind, words = metadata.get(f"{_KEY}model"), metadata.get(f"{_KEY}tokens")
     if kind is None or not isinstance(words, list):
@@ -88,7 +88,7 @@ def special_tokens(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def end_tokens(metadata: Mapping[str, Any]) -> tuple[int, ...]:
-    """Tokens that end a text: those that the file names, and those that are called so."""
+    """Tokens that end a text: those that the file names, and those with such names."""
     words, types = metadata.get(f"{_KEY}tokens") or [], metadata.get(f"{_KEY}token_type") or []
     named = [metadata.get(f"{_KEY}{key}_token_id") for key in ("eos", "eot", "eom")]
     called = [k for k, (w, t) in enumerate(zip(words, types, strict=False)) if t == _CONTROL and w in _ENDS]
@@ -103,7 +103,7 @@ def _refused(why: str) -> RunError:
 
 
 def _byte_level(metadata: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """Byte-pair encoding of GPT-2's letters for bytes."""
+    """Byte-pair encoding with GPT-2's letters for bytes."""
     name, merges = str(metadata.get(f"{_KEY}pre", "gpt-2")), metadata.get(f"{_KEY}merges") or []
     if name not in _SPLITS:
         raise _refused(f"the pre-tokenizer `{name:.40}`")
@@ -125,7 +125,7 @@ def _byte_level(metadata: Mapping[str, Any], words: Sequence[str]) -> dict[str, 
 
 
 def _sentence_piece(metadata: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """SentencePiece's byte-pair encoding, which joins the pair that makes the piece of the highest score."""
+    """SentencePiece's byte-pair encoding, which merges the pair that forms the highest-scoring piece."""
     scores = metadata.get(f"{_KEY}scores") or []
     if len(scores) != len(words):
         raise _refused(f"{len(words)} tokens and {len(scores)} scores")
@@ -164,7 +164,7 @@ def _sentence_piece(metadata: Mapping[str, Any], words: Sequence[str]) -> dict[s
 
 
 def _ends_of_texts(metadata: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:
-    """The post-processor, which puts tokens around a text."""
+    """The post-processor, which adds tokens around a text."""
     spm = metadata.get(f"{_KEY}model") == "llama"
     begins = metadata.get(f"{_KEY}add_bos_token", spm or metadata.get(f"{_KEY}pre") in _BEGIN)
     ids = {

@@ -12,7 +12,7 @@ import numpy as np
 from occ.runtime.errors import RunError
 
 ANY_OBJECT = {"type": "object"}  # the schema of `json_object`
-# Between the parts of JSON, as llama.cpp has it: where any number of them may follow, small models write newlines to the end.
+# White space between parts of JSON, as in llama.cpp: without a limit, small models write newlines to the end.
 _SPACES = {"whitespace_pattern": r" |\n{1,2}[ \t]{0,20}"}
 
 
@@ -21,11 +21,11 @@ class Grammars:
 
     Args:
         tokenizer: the path of `tokenizer.json`, or its text.
-        words: tokens that the logits have, which may be more than the tokenizer knows.
+        words: number of logits, which may exceed the tokenizer's vocabulary.
         eos_ids: tokens that end a text.
 
     Raises:
-        RunError: OCC0501 the library is not installed, or does not take the tokenizer.
+        RunError: OCC0501 the library is not installed, or does not support the tokenizer.
     """
 
     def __init__(self, tokenizer: Path | str, words: int, eos_ids: Sequence[int]) -> None:
@@ -40,19 +40,19 @@ class Grammars:
             raise RunError("OCC0501", f"grammars cannot be followed with this tokenizer: {e}", "ask without") from None
 
     def json_schema(self, schema: Mapping[str, Any]) -> Grammar:
-        """JSON that fits a schema; a space, or one or two newlines and an indent, may stand between its parts.
+        """JSON that matches a schema; a space, or one or two newlines and an indent, may separate its parts.
 
         Raises:
-            RunError: OCC0501 the schema is none, or has what cannot be followed.
+            RunError: OCC0501 the schema is invalid, or has unsupported features.
         """
         text = json.dumps(schema)
         return self._made(lambda: self._library.LLMatcher.grammar_from_json_schema(text, defaults=_SPACES))
 
     def regular_expression(self, text: str) -> Grammar:
-        """Text that matches a regular expression, as Rust's `regex` has them.
+        """Text that matches a regular expression, in the syntax of Rust's `regex`.
 
         Raises:
-            RunError: OCC0501 it is none.
+            RunError: OCC0501 it is invalid.
         """
         return self._made(lambda: self._library.LLMatcher.grammar_from_regex(text))
 
@@ -60,7 +60,7 @@ class Grammars:
         """Text of a context-free grammar, in the form of Lark or of GBNF (llama.cpp).
 
         Raises:
-            RunError: OCC0501 it is none.
+            RunError: OCC0501 it is invalid.
         """
         from llguidance.gbnf_to_lark import any_to_lark
 
@@ -90,12 +90,12 @@ class Grammar:
         self._bits = allocate_token_bitmask(1, words)
 
     def allowed(self) -> np.ndarray:
-        """The tokens that may follow, bool `[vocabulary]`; where the text is whole, those that end it."""
+        """The allowed next tokens, bool `[vocabulary]`; once the text is complete, those that end it."""
         from llguidance.numpy import fill_next_token_bitmask
 
         fill_next_token_bitmask(self._matcher, self._bits, 0)
         return np.unpackbits(self._bits.view(np.uint8), bitorder="little")[: self._words].view(np.bool_)
 
     def append(self, token: int) -> None:
-        """Take note of a token that was generated."""
+        """Record a generated token."""
         self._matcher.consume_token(token)

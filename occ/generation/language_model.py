@@ -29,30 +29,33 @@ from occ.runtime.session import Session
 
 Prompt = str | Sequence[int]
 Stops = Sequence[str] | Sequence[int] | str | None
-_BATCH = 8  # texts of a run: weights are read once for all, and more gain little
+_BATCH = 8  # texts per run: weights are read once for all, and more gain little
 
 
 class LanguageModel:
-    """A decoder with its tokenizer, ready to write.
+    """A decoder with its tokenizer, ready to generate.
 
-    May be called from many threads; each text has a cache of its own.
+    Thread-safe; each text has its own cache.
 
     Args:
-        path: a folder with `model.onnx` or an artifact, and what belongs to it: `tokenizer.json`, `genai_config.json`, ...;
-            or the path of such a file. A model is built once, and found again in the build cache.
+        path: a folder with `model.onnx` or an artifact, and its other files: `tokenizer.json`, `genai_config.json`,
+        ...; or the path of such a file. A model is built once, and then found in the build cache.
         threads: of one step; OCC_NUM_THREADS or all processors if None.
-        capacity: tokens of a prompt and its continuation together, at most; less if the model takes less.
+        capacity: maximum tokens of a prompt plus its continuation; less if the model supports less.
         target: `cpu` or `cpu-jit`.
-        several: build the model for several texts at once, which then serves single ones too: one copy of the weights.
-        adapter: the folder of a LoRA adapter of peft, which is added to the weights of a GGUF file or a folder of safetensors.
-        draft: what guesses tokens, which one run then verifies, so that a text needs fewer runs: `ngram`, what followed the same
-            tokens before, or the folder of a smaller model with the same vocabulary. Texts are the same but for rounding.
+        several: whether to build the model for several texts at once, which can then generate single ones too: one copy
+        of the weights.
+        adapter: the folder of a LoRA adapter of peft, merged into the weights of a GGUF file or a folder of
+        safetensors.
+        draft: guesses tokens that one run then verifies, so that a text needs fewer runs: `ngram`, what followed the
+        same tokens before, or the folder of a smaller model with the same vocabulary. Texts are the same except for
+        rounding.
         draft_tokens: how many are guessed at a time.
 
     Attributes:
         session: the compiled step.
-        tokenizer: None if the folder has none; prompts are tokens then.
-        decoders: of the session, with what they hold of texts before.
+        tokenizer: None if the folder has none; prompts must then be tokens.
+        decoders: of the session, with caches of earlier texts.
         ends: tokens that end a text.
 
     Raises:
@@ -63,7 +66,7 @@ class LanguageModel:
     _new_drafts: Callable[[], Drafts] | None = None
 
     def __new__(cls, path: str | os.PathLike[str], *_: Any, **__: Any) -> Self:
-        """A `TextToText` where the folder has an encoder too."""
+        """A `TextToText` if the folder also has an encoder."""
         from occ.generation.text_to_text import TextToText
 
         other = cls is LanguageModel and encoder_file(Path(path)) is not None
@@ -93,7 +96,7 @@ class LanguageModel:
         self.session = self._for_several() if several else open_model(folder, threads, target, scored=scored)
         if several and STARTS not in {
             i.name for i in self.session.inputs
-        }:  # it cannot continue texts of unlike lengths
+        }:  # it cannot batch texts of different lengths
             self._opened, self.session = None, open_model(folder, threads, target)
         self._words = next((o.shape[-1] for o in self.session.outputs if o.name == LOGITS), None)
         self.decoders = Decoders(self.session, self.capacity)
@@ -102,7 +105,7 @@ class LanguageModel:
     def _drafter(
         self, draft: str | os.PathLike[str] | None, threads: int | None, target: str
     ) -> Callable[[], Drafts] | None:
-        """What makes the drafts of a text."""
+        """The drafts for a text."""
         if draft is None:
             return None
         if not self.decoders.idle[0].can_go_back:
@@ -126,26 +129,26 @@ class LanguageModel:
         early_stopping: bool | Literal["never"] = False, num_return_sequences: int | None = None,
         batch_size: int | None = None, **how: Any,
     ) -> Any:  # fmt: skip
-        """Continue a prompt: a text gives a text, tokens give tokens, the prompt not among them.
+        """Continue a prompt: a text for a text, tokens for tokens, without the prompt itself.
 
-        Several prompts, of any lengths, give a list. Each is continued as it would be alone, but for rounding: prompts are
-        read in order, and one run of the model then gives each of `batch_size` texts a token.
+        Several prompts, of any lengths, return a list. Each is continued as it would be alone, except for rounding:
+        prompts are read in order, and one run of the model then generates a token for each of `batch_size` texts.
 
         Args:
             prompt: a text, or tokens; or a list of such.
-            max_new_tokens: when to stop at the latest.
-            batch_size: texts of a run, at most; above 1 the model is built again, for several texts. If None it is
-                8, or 1 where the model cannot do that, and for beams.
-            num_beams: continuations that are followed at a time, of which the most probable one is returned. Above 1 the
-                model is built again, for several texts.
-            length_penalty: what `occ.generation.beams.Beams` says, as the next.
+            max_new_tokens: the limit.
+            batch_size: maximum texts per run; above 1 the model is built again, for several texts. If None it is 8, or
+            1 if the model does not support that, and for beams.
+            num_beams: number of beams, of which the most probable one is returned. Above 1 the model is built again,
+            for several texts.
+            length_penalty: see `occ.generation.beams.Beams`, as for the next.
             early_stopping: whether to end as soon as `num_beams` texts have ended.
-            num_return_sequences: how many of the beams to return, the best first, in a list; if None the best alone.
-            how: as `stream`; beams take no chance, and tell `watch` of the tokens of the best.
+            num_return_sequences: how many of the beams to return, best first, in a list; if None only the best.
+            how: as for `stream`; beams do not sample, and call `watch` with the tokens of the best.
 
         Raises:
             RunError: as `stream`; beams with `do_sample`, or several sequences without beams; a batch size that is not
-                positive, or above 1 of a model that cannot continue texts of unlike lengths in one run.
+            positive, or above 1 for a model that cannot batch texts of different lengths.
         """
         if batch_size is not None and batch_size < 1:
             raise RunError("OCC0501", f"batch_size is {batch_size}", "it must be 1 or above")
@@ -175,23 +178,23 @@ class LanguageModel:
     ) -> Iterator[Any]:  # fmt: skip
         """Continue a prompt, a piece of text or a token at a time.
 
-        It ends after `max_new_tokens`, with a token that ends texts (which is given where tokens are), at a stop text
-        (which is not), or where the cache is full.
+        It ends after `max_new_tokens`, with a token that ends texts (included if tokens are returned), at a stop text
+        (excluded), or when the cache is full.
 
         Args:
             prompt: a text, or tokens.
-            max_new_tokens: when to stop at the latest.
-            do_sample: draw tokens by their probabilities; else take the most probable one.
-            seed: of the draws; the same seed gives the same text.
-            stop: texts, or tokens, at which to end; empty texts are none.
-            texts: whether to return text; None for what the prompt is.
+            max_new_tokens: the limit.
+            do_sample: whether to draw tokens by their probabilities; otherwise the most probable one is used.
+            seed: of the draws; equal seeds produce equal texts.
+            stop: texts, or tokens, at which to end; empty texts are ignored.
+            texts: whether to return text; None for the form of the prompt.
             watch: called with each token.
             sampling: the other settings of `occ.generation.sampling.Sampling`: temperature, top_k, top_p, min_p, typical_p,
                 repetition_penalty, presence_penalty, frequency_penalty, logit_bias, bad_words_ids.
 
         Raises:
-            RunError: OCC0501 the prompt is empty or too long, a value makes no sense, or a text meets a folder without a
-                tokenizer.
+            RunError: OCC0501 the prompt is empty or too long, a value is invalid, or a text is given without a
+            tokenizer in the folder.
         """
         request = self.request(
             prompt, max_new_tokens, do_sample=do_sample, seed=seed, stop=stop, texts=texts, watch=watch, **sampling
@@ -207,8 +210,8 @@ class LanguageModel:
 
         Args:
             prompt, max_new_tokens, seed, stop, texts, watch, sampling: as of `stream`.
-            constraint: lets only some tokens follow.
-            top_logprobs: how many of the most probable tokens to note of each; None to note no probabilities.
+            constraint: restricts the next tokens.
+            top_logprobs: how many of the most probable tokens to record for each; None to record no probabilities.
         """
         chosen = Sampling(**sampling)
         self._check_known({*chosen.logit_bias, *(t for w in chosen.bad_words_ids for t in w)}, "the sampling")
@@ -230,24 +233,24 @@ class LanguageModel:
         return made
 
     def batch(self) -> Batch:
-        """Memory for several texts that take a token each in one run; the model is built again for that.
+        """Memory for several texts that generate a token each in one run; the model is built again for that.
 
         Raises:
             CompileError: it cannot be compiled for several texts.
-            RunError: OCC0501 it cannot continue texts of unlike lengths in one run.
+            RunError: OCC0501 it cannot batch texts of different lengths.
         """
         return Batch(self._for_several(), self.capacity)
 
     def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **more: Any
     ) -> list[int]:
-        """The tokens of a conversation, `[{"role": "user", "content": ..}, ..]`, up to where the model answers.
+        """The tokens of a conversation, `[{"role": "user", "content": ..}, ..]`, up to the model's answer.
 
         Args:
             messages, tools, more: as of `occ.generation.text.Tokenizer.chat`.
 
         Raises:
-            RunError: OCC0501 the folder has no tokenizer or no chat template, or that refuses the messages.
+            RunError: OCC0501 the folder has no tokenizer or no chat template, or that rejects the messages.
         """
         return self._speaking().chat(messages, tools, **more)
 
@@ -255,8 +258,8 @@ class LanguageModel:
         """The tokens of a prompt.
 
         Raises:
-            RunError: OCC0501 it is empty or too long, has tokens that the model does not know, or a text meets a folder
-                without a tokenizer.
+            RunError: OCC0501 it is empty or too long, has tokens that the model does not know, or is a text without a
+            tokenizer in the folder.
         """
         ids = self._speaking().encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         if not 0 < len(ids) < self.capacity:
@@ -314,7 +317,7 @@ class LanguageModel:
         return search(beams, ids, first, rows, count, ended, ends)
 
     def _batch(self, size: int | None) -> Batch | None:
-        """Memory for several texts, or None if they are to be written in order."""
+        """Memory for several texts, or None if they are to be generated one by one."""
         if size == 1:
             return None
         try:

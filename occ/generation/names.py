@@ -1,4 +1,4 @@
-"""Names that exporters give a decoder's inputs and outputs."""
+"""Exporters' names of a decoder's inputs and outputs."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from collections.abc import Sequence
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
 NGRAM = "ngram"  # drafts of what followed the same tokens before
-DRAFT_TOKENS = 3  # up to 4 rows attention reads the caches where they are, and products take one tile
-STARTS = "starts"  # of several sequences: the place in the caches at which each begins
+DRAFT_TOKENS = 3  # up to 4 rows attention reads the caches in place, and products use one tile
+STARTS = "starts"  # for several sequences: the start of each in the caches
 _PAST = ("past_key_values.", "past_", "past.")
 _PRESENT = ("present_key_values.", "present_", "present.")
 
 
 def is_cache(name: str) -> bool:
-    """Whether an input holds what a decoder has computed of the tokens before."""
+    """Whether an input holds a decoder's results for the preceding tokens."""
     return name.startswith(_PAST)
 
 
 def presents_of(pasts: Sequence[str], results: Sequence[str]) -> list[str]:
-    """The results that continue the caches of some names: those that are called alike after `past` and `present`.
+    """The outputs that continue given caches: those with the same name after `past` and `present`.
 
-    Where one has no such partner, all are taken in their order, without the logits; the list is shorter than `pasts` if
+    If one has no such partner, all outputs except the logits are used in order; the list is shorter than `pasts` if
+    there are too few.
     there are too few.
     """
     named = {_after(name, _PRESENT): name for name in results if name.startswith(_PRESENT)}

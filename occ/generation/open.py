@@ -1,6 +1,6 @@
-"""Opens the model of a folder, and builds an ONNX file first.
+"""Opens the model of a folder, building an ONNX file first.
 
-Builds are kept in the build cache.
+Builds are stored in the build cache.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 def open_model(
     folder: Folder, threads: int | None = None, target: str = DEFAULT, *, batched: bool = False, scored: int = 1
 ) -> Session:
-    """The step of a decoder, ready to run: of one sequence, or of several that have one length.
+    """A decoding step, ready to run: for one sequence, or for several of one length.
 
-    It gives the logits of the last token, or of the last `scored` tokens.
+    It returns the logits of the last token, or of the last `scored` tokens.
 
     Raises:
         CompileError: the model cannot be compiled.
-        RunError: OCC0501 it is no decoder; OCC0502 the artifact cannot be used.
+        RunError: OCC0501 it is not a decoder; OCC0502 the artifact cannot be used.
     """
     return _opened(find_or_build(folder, target, batched=batched, scored=scored), threads)
 
 
 def open_plain(model: Path, threads: int | None = None, target: str = DEFAULT) -> Session:
-    """A model as it is, ready to run.
+    """An unmodified model, ready to run.
 
     Raises:
         CompileError: it cannot be compiled.
@@ -57,12 +57,12 @@ def open_prepared(
 
     Args:
         path: of the file.
-        make: makes the module of the part; a function of a module.
+        make: creates the module of the part from a module.
         threads, target: as of `open_model`.
 
     Raises:
         CompileError: it cannot be compiled.
-        RunError: OCC0501 the file is of something else; OCC0502 the artifact cannot be used.
+        RunError: OCC0501 the file is something else; OCC0502 the artifact cannot be used.
     """
     from occ.compiler.cache.cache import digest
 
@@ -83,11 +83,11 @@ def _opened(found: Path | Artifact, threads: int | None) -> Session:
 
 
 def find_or_build(folder: Folder, target: str = DEFAULT, *, batched: bool = False, scored: int = 1) -> Path | Artifact:
-    """Where the artifact of a decoder is, or the artifact if the build cache has no room for it.
+    """The path of a decoder's artifact, or the artifact if the build cache has no room for it.
 
     Raises:
         CompileError: the model cannot be compiled.
-        RunError: OCC0501 it is no decoder.
+        RunError: OCC0501 it is not a decoder.
     """
     from occ.compiler.cache.cache import Cache, digest
     from occ.compiler.cache.file_stamps import Stamps
@@ -137,7 +137,7 @@ def _is_zip(path: Path) -> bool:
 
 
 def _keep(kept: ArtifactCache, request: Request, artifact: Artifact, files: Iterable[Path]) -> bool:
-    """Keep an artifact, whose weights are then mapped from the file of the cache; False if that has no room."""
+    """Store an artifact, whose weights are then mapped from the cache's file; False if there is no room."""
     try:
         with tempfile.TemporaryDirectory(dir=kept.cache.root) as place:
             why = kept.keep(request, artifact.save(Path(place) / "model.occ"), files, {})
@@ -151,11 +151,11 @@ def _keep(kept: ArtifactCache, request: Request, artifact: Artifact, files: Iter
 def build(
     folder: Folder, target: str = DEFAULT, *, batched: bool = False, scored: int = 1
 ) -> tuple[Artifact, Iterable[Path]]:
-    """The artifact of a decoder with growing caches, and the other files that it was made from.
+    """The artifact of a decoder with growing caches, and the other files from which it was made.
 
     Raises:
         CompileError: the model cannot be compiled.
-        RunError: OCC0501 it is no decoder.
+        RunError: OCC0501 it is not a decoder.
     """
     module = prepare.prepared(folder.model, folder.head, batched=batched, adapter=folder.adapter, scored=scored)
     return _built(module, target, {"caches": "growing"})

@@ -1,4 +1,4 @@
-"""A peer runtime in a process of its own, so that memory and threads are separate.
+"""A peer runtime in a separate process, so that memory and threads are separate.
 
 `python -m occ.generation.peer_process NAME MODEL THREADS CAPACITY` reads a line of JSON for each request and answers
 with one; `PeerProcess` is the other end.
@@ -29,7 +29,7 @@ class PeerProcess:
         capacity: tokens of a text.
 
     Raises:
-        CannotGenerate: the runtime is not installed, or does not take the model.
+        CannotGenerate: the runtime is not installed, or does not support the model.
     """
 
     def __init__(self, name: str, model: Path, threads: int, capacity: int) -> None:
@@ -76,7 +76,7 @@ class PeerProcess:
 
 
 def _write(writer: PeerRuntime, ids: Sequence[int], count: int, sampled: bool) -> dict[str, Any]:
-    """A text of `count` tokens after the first, and seconds until the first and for all others: wall clock, processor."""
+    """A text of `count` tokens after the first, and seconds until the first and for all others (wall, processor)."""
     clocks = [_clocks()]
     tokens = [writer.start(ids, sampled=sampled)]
     clocks.append(_clocks())
@@ -91,7 +91,7 @@ def _clocks() -> tuple[float, float]:
 
 
 def _memory(field: str) -> int:
-    """Bytes of this process in memory: now (`VmRSS`) or at most (`VmHWM`); 0 where the system does not say."""
+    """Bytes of this process in memory: current (`VmRSS`) or peak (`VmHWM`); 0 if the system does not report it."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -100,9 +100,9 @@ def _memory(field: str) -> int:
 
 
 def _answers(name: str, model: Path, threads: int, capacity: int, channel: Any) -> None:
-    """Serve requests: `ids` and `count` to write a text, with `sampled` tokens or the most probable ones.
+    """Serve requests: `ids` and `count` to generate a text, with `sampled` tokens or the most probable ones.
 
-    `ids` and `tokens` to follow one, none for peak memory.
+    `ids` and `tokens` score a text, neither returns peak memory.
     """
 
     def say(**answer: Any) -> None:
@@ -127,7 +127,7 @@ def _answers(name: str, model: Path, threads: int, capacity: int, channel: Any) 
 
 
 def main() -> None:
-    """Answer on what was standard output; what libraries print goes to standard error."""
+    """Answer on the original standard output; what libraries print goes to standard error."""
     channel = os.fdopen(os.dup(1), "w")
     os.dup2(2, 1)
     name, model, threads, capacity = sys.argv[1:]

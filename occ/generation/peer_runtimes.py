@@ -1,7 +1,6 @@
 """Peer runtimes with one interface for text generation, for benchmarks.
 
-`start` takes a prompt, `step` what was written last; both return the next token. No runtime but the one that is used is
-imported.
+`start` takes a prompt, `step` the last token; both return the next token. Only the runtime in use is imported.
 """
 
 from __future__ import annotations
@@ -17,12 +16,13 @@ from occ.generation.folder import Folder
 from occ.generation.names import IDS, LOGITS, MASK, POSITIONS, is_cache, presents_of
 from occ.generation.sampling import Sampler, Sampling
 
-# What `occ bench --generate --sampled` samples with, in every runtime. A runtime of graphs alone has no sampler, and gets ours.
+# The settings of `occ bench --generate --sampled`, in every runtime. A pure graph runtime has no sampler, and uses
+# ours.
 SAMPLED = Sampling(do_sample=True, temperature=0.8, top_p=0.95)
 
 
 class CannotGenerate(Exception):
-    """A runtime is not installed, or does not take the model; the text says which."""
+    """A runtime is not installed, or does not support the model; the text says which."""
 
 
 class PeerRuntime(Protocol):
@@ -33,7 +33,7 @@ class PeerRuntime(Protocol):
         ...
 
     def step(self) -> int:
-        """Append the token that came last; the next one."""
+        """Append the last token; returns the next one."""
         ...
 
 
@@ -62,7 +62,7 @@ class OccRuntime:
         return self._last
 
     def distances(self, ids: Sequence[int], tokens: Sequence[int]) -> list[float]:
-        """Distance of another runtime's tokens from the most probable ones, as shares of the logits' range."""
+        """Distance of another runtime's tokens from the most probable ones, relative to the logits' range."""
         self._decoder.trim(0)
         found: list[float] = []
         new = list(ids)
@@ -101,7 +101,7 @@ class GenaiRuntime:
                 self._generator = self._new(sampled)
             else:
                 self._generator.rewind_to(0)
-        except RuntimeError:  # states, and caches of a window, do not hold what was at the beginning
+        except RuntimeError:  # states, and caches of a window, do not contain the beginning
             self._generator = self._new(sampled)
         self._sampled = sampled
         self._generator.append_tokens(np.array(ids, np.int32))
@@ -114,7 +114,7 @@ class GenaiRuntime:
 
 
 class _GraphRuntime:
-    """A runtime of graphs: each step gets what the one before gave."""
+    """A graph runtime: each step gets the results of the previous one."""
 
     def __init__(self, model: Path, inputs: Sequence[tuple[str, type, Sequence[Any]]], outputs: Sequence[str]) -> None:
         head = Folder.of(model).head
@@ -157,14 +157,14 @@ def _sampler(ids: Sequence[int], sampled: bool) -> Sampler:
 
 
 def _empty(shape: Sequence[Any], head: int) -> list[int]:
-    """The shape of a cache without tokens, for one text; what else is open has the elements of a head."""
+    """The shape of an empty cache for one text; an open extent is the head size."""
     rest = list(shape[1:])
     grows = next((k for k, d in enumerate(rest) if not isinstance(d, int)), 0)
     return [1, *(0 if k == grows else d if isinstance(d, int) else head for k, d in enumerate(rest))]
 
 
 class OnnxruntimeRuntime(_GraphRuntime):
-    """onnxruntime alone: the caches stay in its own values, and are copied in each step."""
+    """Plain onnxruntime: the caches stay in its own values, and are copied at each step."""
 
     def __init__(self, model: Path, threads: int, capacity: int) -> None:
         self._runtime = _imported("onnxruntime", "onnxruntime")
@@ -184,7 +184,7 @@ class OnnxruntimeRuntime(_GraphRuntime):
 
 
 class OpenvinoRuntime(_GraphRuntime):
-    """OpenVINO, in f32; the caches are copied in each step."""
+    """OpenVINO, in f32; the caches are copied at each step."""
 
     def __init__(self, model: Path, threads: int, capacity: int) -> None:
         openvino = _imported("openvino", "openvino")

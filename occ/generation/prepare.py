@@ -22,32 +22,32 @@ from occ.generation.names import IDS, LOGITS, MASK, POSITIONS, STARTS, is_cache,
 from occ.runtime.errors import RunError
 
 _WITH_PAST = "use_cache_branch"  # of optimum's merged decoders: whether the branch that reads the caches is taken
-_AFTER_HEAD = ("Cast", "Mul", "Div", "Tanh", "Identity")  # what may stand between the head and the logits
+_AFTER_HEAD = ("Cast", "Mul", "Div", "Tanh", "Identity")  # ops allowed between the head and the logits
 _HEADS = ("MatMul", "com.microsoft.MatMulNBits")
 _CACHED = "com.microsoft.GroupQueryAttention"
-_LAST_KEY, _AT, _BIAS = 5, 9, 10  # its operands: keys of each sequence, less one; positions; what is added to scores
+_LAST_KEY, _AT, _BIAS = 5, 9, 10  # its operands: number of keys per sequence minus one; positions; bias of scores
 _END = np.iinfo(np.int64).max
 
 
 def prepared(
     path: Path, head: int = 0, *, batched: bool = False, adapter: Path | None = None, scored: int = 1
 ) -> Module:
-    """The module of a decoder, for one sequence, or several that end at the same place of their caches.
+    """The module of a decoder, for one sequence, or several that end at the same position of their caches.
 
-    Mask and positions follow from the length of the caches, so they are no inputs any more, and the head is computed for
-    the last token alone, or for the last `scored` ones. Several sequences have a further input, `starts`, the place at which each of them begins, where
-    the file can leave out what is before it.
+    Mask and positions follow from the length of the caches, so they are no longer inputs, and the head is only computed
+    for the last token, or for the last `scored` ones. For several sequences there is another input, `starts`, the
+    position at which each of them begins, if the file can mask what precedes it.
 
     Args:
         path: of the file.
-        head: elements of a head, where the file leaves them open; 0 if nothing says how many.
-        batched: leave the number of sequences open.
-        adapter: the folder of a LoRA adapter to add to the weights.
-        scored: tokens of a run, the last ones, for which the head is computed.
+        head: head size, if the file leaves it open; 0 if unknown.
+        batched: whether to leave the number of sequences open.
+        adapter: the folder of a LoRA adapter to merge into the weights.
+        scored: number of last tokens of a run for which the head is computed.
 
     Raises:
         CompileError: the file cannot be read.
-        RunError: OCC0501 it is no decoder, or has no open number of sequences.
+        RunError: OCC0501 it is not a decoder, or has no open number of sequences.
     """
     m = load_module(path) if adapter is None else import_model(path, adapter=adapter)
     args = {a.name: a for a in m.main.args}
@@ -66,7 +66,7 @@ def prepared(
         )  # fmt: skip
     for a in m.main.args:
         if isinstance(a.type, TensorType) and a.type.shape:
-            batch = 1 if a.name == POSITIONS and a.type.rank == 3 else 0  # after the three positions of a picture
+            batch = 1 if a.name == POSITIONS and a.type.rank == 3 else 0  # after the three positions of an image
             a.type = TensorType(a.type.dtype, (*a.type.dims[:batch], count, *a.type.dims[batch + 1 :]))
     past = _one_past(m, head)
     _decide(m, args, past, (count, length))
@@ -84,14 +84,14 @@ def _needed_results(m: Module) -> None:
 
 
 def _at_least_one_token(m: Module, ids: Value) -> None:
-    """Say that there is a last token, so that its rows are as many as there are sequences."""
+    """State that there is a last token, so that its rows equal the number of sequences."""
     length = ids.tensor.dims[1]
     if isinstance(length, Sym) and length.is_symbol and (info := m.symbols[str(length)]).symbol.lo < 1:
         m.substitute({str(length): replace(info, symbol=replace(info.symbol, lo=1)).dim})
 
 
 def _one_past(m: Module, head: int) -> Dim:
-    """Let all caches have the same length, and give it; 0 if there are none."""
+    """Give all caches the same length, and return it; 0 if there are none."""
     found: Dim = 0
     for a in m.main.args:
         if not is_cache(a.name):
@@ -107,7 +107,7 @@ def _one_past(m: Module, head: int) -> Dim:
 
 
 def _decide(m: Module, args: dict[str, Value], past: Dim, ids: tuple[Dim, Dim]) -> None:
-    """Compute the mask and the positions instead of taking them, and read caches that hold nothing yet, too."""
+    """Compute the mask and the positions instead of reading them, and support empty caches."""
     count, length = ids
     if _WITH_PAST in args:
         _read_caches(m, args[_WITH_PAST])
@@ -124,7 +124,7 @@ def _decide(m: Module, args: dict[str, Value], past: Dim, ids: tuple[Dim, Dim]) 
     at = b.positions(start if starts is None else b.Sub(start, starts), sizes)
     if POSITIONS in args:
         made = at
-        if args[POSITIONS].tensor.rank == 3:  # time, height and width: a text counts in all of them alike
+        if args[POSITIONS].tensor.rank == 3:  # time, height and width: a text advances all of them equally
             made = b.Expand(made, b.dims(values=(args[POSITIONS].tensor.dims[0], count, length), shape=(3,)))
         _replace(m, args[POSITIONS], _as(b, made, args[POSITIONS].tensor.dtype))
     if count != 1:
@@ -141,10 +141,10 @@ def _read_caches(m: Module, arg: Value) -> None:
 
 
 def _can_pad(m: Module, args: dict[str, Value]) -> bool:
-    """Whether a sequence may begin after the first place of the caches.
+    """Whether a sequence may begin after the first position of the caches.
 
-    Its keys must not be seen before that, and its positions count from there: the file takes both as inputs, or leaves both
-    to GroupQueryAttention.
+    Earlier keys must be masked, and positions count from its start: the file has both as inputs, or leaves both to
+    GroupQueryAttention.
     """
     kinds = [op for op in m.walk() if op.name == _CACHED]
     hidden, placed = bool(kinds) or MASK in args, POSITIONS in args or any(op.a.do_rotary for op in kinds)
@@ -153,16 +153,16 @@ def _can_pad(m: Module, args: dict[str, Value]) -> bool:
 
 
 def _counted(b: GraphBuilder, starts: Value, total: Dim) -> Value:
-    """Which places of the caches hold a token of each sequence, `[count, total]`."""
+    """Which cache positions hold a token of each sequence, `[count, total]`."""
     places = b.positions(b.constant(np.zeros(1, np.int64)), b.dims(values=(1, total), shape=(2,)))
     return b.GreaterOrEqual(places, b.Unsqueeze(starts, b.constant(np.array([1], np.int64))))
 
 
 def _of_several(m: Module, op: Op, total: Dim, at: Value | None, counted: Value | None) -> None:
-    """Let GroupQueryAttention append to all caches at one place, and look at what each sequence has there."""
+    """Make GroupQueryAttention append to all caches at one position, and attend to each sequence's own part."""
     b = Rewriter(m).builder(op)
     operands = [*op.operands, *[None] * (_BIAS + 1 - len(op.operands))]
-    # not what the mask says of each, but of all
+    # not each one's length according to the mask, but the common one
     operands[_LAST_KEY] = b.Cast(b.dims(values=(total - 1,), shape=(1,)), to=I32)
     if at is not None and counted is not None:
         allowed, bias = b.Unsqueeze(counted, b.constant(np.array([1, 2], np.int64))), operands[_BIAS]
@@ -182,7 +182,7 @@ def _replace(m: Module, arg: Value, made: Value) -> None:
 
 
 def _last_tokens_only(m: Module, count: int) -> None:
-    """Give the head the last rows of what it reads."""
+    """Pass only the last rows to the head."""
     logits = m.main.body.terminator.operands[0]
     op = logits.defining_op if logits is not None else None
     while op is not None and op.name in _AFTER_HEAD and op.operands[0] is not None:
@@ -196,7 +196,7 @@ def _last_tokens_only(m: Module, count: int) -> None:
 
 
 def _is_constant(x: Value | None) -> bool:
-    """Whether a value comes of weights alone, as a head that is the embedding, transposed or dequantised."""
+    """Whether a value depends on weights only, such as a head that is the embedding, transposed or dequantised."""
     if x is None or isinstance(x, Weight):
         return x is not None
     maker = x.defining_op
@@ -204,7 +204,7 @@ def _is_constant(x: Value | None) -> bool:
 
 
 def _all_rows(x: Value | None) -> Value | None:
-    """What the head of a file reads, before the file itself takes its last row."""
+    """The operand of a file's head, before the file itself selects its last row."""
     cut = None if x is None else x.defining_op
     if cut is None or cut.name != "Slice" or cut.operands[0] is None:
         return x

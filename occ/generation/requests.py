@@ -18,20 +18,20 @@ from occ.runtime.errors import RunError
 
 
 class Constraint(Protocol):
-    """The interface of a constraint: a mask over the next tokens, as a grammar has."""
+    """The interface of a constraint: a mask over the next tokens, as from a grammar."""
 
     def allowed(self) -> np.ndarray:
-        """The tokens that may follow, bool `[vocabulary]`."""
+        """The allowed next tokens, bool `[vocabulary]`."""
         ...
 
     def append(self, token: int) -> None:
-        """Take note of a token that was generated."""
+        """Record a generated token."""
         ...
 
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A token that was generated, the logarithm of its probability, and the most probable tokens with theirs."""
+    """A generated token, its log-probability, and the most probable tokens with theirs."""
 
     token: int
     logprob: float
@@ -40,10 +40,10 @@ class TokenLogprob:
 
 @dataclass(frozen=True)
 class Ending:
-    """When a text ends, besides its stop texts.
+    """When a text ends, apart from its stop texts.
 
     Attributes:
-        count: new tokens, at most.
+        count: maximum new tokens.
         eos_ids: tokens that end a text.
     """
 
@@ -52,27 +52,27 @@ class Ending:
 
 
 class GenerationRequest:
-    """A text that is being generated: it takes the logits of a step and chooses the token that follows.
+    """A text being generated: it receives the logits of a step and chooses the next token.
 
     Args:
         prompt: its tokens.
         ending: when it ends.
         sampler: chooses tokens.
-        text: makes text of tokens and finds stop texts; None if neither is asked for.
-        as_text: whether pieces are texts; else they are tokens.
-        constraint: lets only some tokens follow; None for all.
-        top_logprobs: how many of the most probable tokens to note of each; None to note no probabilities.
+        text: converts tokens to text and finds stop texts; None if neither is needed.
+        as_text: whether pieces are texts; otherwise they are tokens.
+        constraint: restricts the next tokens; None for none.
+        top_logprobs: how many of the most probable tokens to record for each; None to record no probabilities.
 
     Attributes:
-        tokens: those of the prompt, and those after it.
-        ended: whether no more follow.
-        finish_reason: why: `stop` after a token or a text that ends texts, else `length`.
-        error: why it ended, if its tokens could not be chosen.
-        logprobs: of each new token, where they are asked for.
-        decoder: takes back what is cached of it where it leaves a batch.
-        drafts: guesses tokens that follow, where a text has a run of its own; None to guess none.
-        draft_count: how many at a time, at most.
-        proposed, accepted: tokens that were guessed, and that were guessed right.
+        tokens: prompt and generated ones.
+        ended: whether it is complete.
+        finish_reason: `stop` after a token or text that ends texts, otherwise `length`.
+        error: why it ended, if choosing a token failed.
+        logprobs: of each new token, if requested.
+        decoder: receives its cache when it leaves a batch.
+        drafts: guesses following tokens, if a text has runs of its own; None for no guesses.
+        draft_count: maximum number of guesses at a time.
+        proposed, accepted: number of guessed tokens, and of correct ones.
         watch: called with each new token.
     """
 
@@ -94,11 +94,11 @@ class GenerationRequest:
 
     @property
     def new_tokens(self) -> list[int]:
-        """The tokens that were generated."""
+        """The generated tokens."""
         return self.tokens[self.prompt_length :]
 
     def take(self, logits: np.ndarray) -> None:
-        """Choose the next token by the logits f32 `[vocabulary]`, and see whether it is the last one."""
+        """Choose the next token from logits f32 `[vocabulary]`, and check whether it is the last one."""
         token = self._sampler.choose(logits, None if self._constraint is None else self._constraint.allowed())
         self._sampler.append(token)
         self.tokens.append(token)
@@ -121,22 +121,22 @@ class GenerationRequest:
             self._pieces.append(text if self._as_text else token)
 
     def draft(self, room: int) -> list[int]:
-        """Guessed tokens that follow, no more than a run and the text have room for."""
+        """Guessed next tokens, limited by the room in a run and in the text."""
         count = min(self.draft_count, room, self.prompt_length + self._ending.count - len(self.tokens) - 1)
         return [] if self.drafts is None or count < 1 else self.drafts.propose(self.tokens, count)
 
     def whole(self) -> Any:
-        """All that was not taken yet: a text, or a list of tokens."""
+        """Everything since the last call: a text, or a list of tokens."""
         return "".join(self.pieces()) if self._as_text else self.pieces()
 
     def pieces(self) -> list[Any]:
-        """The texts or tokens that came since this was called last."""
+        """The texts or tokens since the last call."""
         found, self._pieces = self._pieces, []
         return found
 
 
 def _logprob(logits: np.ndarray, token: int, count: int) -> TokenLogprob:
-    """The probabilities of the model itself, before temperature, penalties and filters."""
+    """The model's own probabilities, before temperature, penalties and filters."""
     norm = float(logits.max()) + float(np.log(np.exp(logits - logits.max()).sum(dtype=np.float64)))
     best = np.argpartition(logits, -count)[-count:] if count else np.zeros(0, np.int64)
     best = best[np.argsort(-logits[best], kind="stable")]
@@ -144,7 +144,7 @@ def _logprob(logits: np.ndarray, token: int, count: int) -> TokenLogprob:
 
 
 def generate_one(request: GenerationRequest, decoders: Decoders) -> Iterator[Any]:
-    """The pieces of one text, as they come."""
+    """The pieces of one text, as they are generated."""
     if request.ended:
         return
     with decoders.holding(request.tokens) as decoder:
@@ -156,7 +156,7 @@ def generate_one(request: GenerationRequest, decoders: Decoders) -> Iterator[Any
 
 
 def advance(request: GenerationRequest, decoder: Decoder) -> None:
-    """Give a text that has not ended its next token, and those that were guessed right with it."""
+    """Generate the next token of an unfinished text, and accept correct guesses with it."""
     drafts = request.draft(decoder.capacity - len(decoder.tokens) - 1)
     rows = decoder.append_scored([request.tokens[-1], *drafts])
     request.proposed += len(drafts)
@@ -172,12 +172,12 @@ def advance(request: GenerationRequest, decoder: Decoder) -> None:
 def continued(
     request: GenerationRequest, logits: np.ndarray, append: Callable[[Sequence[int]], np.ndarray]
 ) -> Iterator[Any]:
-    """The pieces of one text, as they come.
+    """The pieces of one text, as they are generated.
 
     Args:
-        request: the text, which has not ended.
-        logits: what follows its tokens, f32 `[vocabulary]`.
-        append: gives those of what follows further tokens.
+        request: the text, unfinished.
+        logits: its next-token logits, f32 `[vocabulary]`.
+        append: appends tokens and returns the following logits.
     """
     while True:
         request.take(logits)
@@ -188,11 +188,11 @@ def continued(
 
 
 class GenerationBatch:
-    """Requests that get a token each in every step.
+    """Requests that generate a token each in every step.
 
     Args:
-        batch: without sequences; None for models that cannot continue texts of unlike lengths in one run: each text then
-            has a run of its own in a step.
+        batch: without sequences; None for models that cannot batch texts of different lengths: each text then has a run
+        of its own in a step.
 
     Attributes:
         requests: those whose texts are being generated.
@@ -203,13 +203,13 @@ class GenerationBatch:
         self.requests: list[GenerationRequest] = []
 
     def add(self, request: GenerationRequest, decoder: Decoder) -> None:
-        """Let a request take part all of whose tokens but the last a decoder holds."""
+        """Add a request whose tokens except the last are in a decoder's cache."""
         if self._batch is not None:
             self._batch.join(decoder)
         self.requests.append(request)
 
     def step(self) -> list[GenerationRequest]:
-        """Give each text a token; those that have ended leave, and are returned."""
+        """Generate a token for each text; finished ones leave, and are returned."""
         rows = None if self._batch is None else self._batch.append([r.tokens[-1] for r in self.requests])
         for k, request in enumerate(self.requests):
             try:
@@ -217,7 +217,7 @@ class GenerationBatch:
                     request.take(rows[k])
                 elif request.decoder is not None:
                     advance(request, request.decoder)
-            except RunError as e:  # of one; the others go on
+            except RunError as e:  # of one; the others continue
                 request.error, request.ended = e, True
         ended = [r for r in self.requests if r.ended]
         for request in ended:
@@ -225,7 +225,7 @@ class GenerationBatch:
         return ended
 
     def remove(self, request: GenerationRequest) -> None:
-        """Let a request go; its decoder takes back what is cached of it."""
+        """Remove a request; its decoder takes over its cache."""
         k = self.requests.index(request)
         del self.requests[k]
         if self._batch is not None:
@@ -236,7 +236,7 @@ def generate_batch(requests: Sequence[GenerationRequest], decoders: Decoders, ba
     """Serve requests, at most `size` of them at a time.
 
     Raises:
-        RunError: OCC0501 the model gave logits that are no numbers.
+        RunError: OCC0501 the model's logits are not numbers.
     """
     waiting, running = deque(r for r in requests if not r.ended), GenerationBatch(batch)
     while waiting or running.requests:

@@ -16,24 +16,25 @@ from occ.runtime.errors import RunError
 class Sampling:
     """Settings of a sampler, in the order in which they apply; the defaults change nothing.
 
-    Logits are biased and penalised first, then divided by the temperature, and the filters leave out tokens one after the
-    other, as the logits processors of transformers 5 do.
+    Logits are biased and penalised first, then divided by the temperature, and the filters remove tokens one after the
+    other, like the logits processors of transformers 5.
 
     Attributes:
-        do_sample: draw by the probabilities of the model; else the most probable token is taken.
-        logit_bias: what is added to the logits of tokens, by token.
-        repetition_penalty: above 1 makes tokens less probable that are there already (Keskar et al., 2019).
-        presence_penalty: subtracted from the logits of tokens that were generated already.
-        frequency_penalty: subtracted from them once for each time that they were generated.
+        do_sample: whether to draw by the model's probabilities; otherwise the most probable token is used.
+        logit_bias: values added to the logits of tokens, by token.
+        repetition_penalty: above 1 makes tokens that already occur less probable (Keskar et al., 2019).
+        presence_penalty: subtracted from the logits of tokens already generated.
+        frequency_penalty: subtracted from them once per occurrence.
         bad_words_ids: sequences of tokens that are never generated.
-        temperature: logits are divided by it: below 1 makes probable tokens more so, 0 takes the most probable one.
-        top_k: keep the k most probable tokens, and those that tie with the last of them; 0 keeps all.
-        top_p: keep the fewest most probable tokens that together have this probability (Holtzman et al., 2019).
-        min_p: keep tokens that are at least this share as probable as the most probable one (Nguyen et al., 2024).
-        typical_p: keep the tokens nearest to the expected information that together have this probability (Meister et al., 2022).
+        temperature: divides the logits: below 1 sharpens the distribution, 0 selects the most probable token.
+        top_k: keep the k most probable tokens, and ties with the last of them; 0 keeps all.
+        top_p: keep the smallest set of most probable tokens with this total probability (Holtzman et al., 2019).
+        min_p: keep tokens with at least this probability relative to the most probable one (Nguyen et al., 2024).
+        typical_p: keep the tokens closest to the expected information with this total probability (Meister et al.,
+        2022).
 
     Raises:
-        RunError: OCC0501 a value makes no sense.
+        RunError: OCC0501 a value is invalid.
     """
 
     do_sample: bool = False
@@ -76,23 +77,23 @@ class Sampler:
 
     Args:
         sampling: the settings.
-        prompt: tokens that are there already.
-        seed: of the draws; the same seed and logits give the same tokens.
+        prompt: existing tokens.
+        seed: of the draws; equal seeds and logits produce equal tokens.
     """
 
     def __init__(self, sampling: Sampling, prompt: Sequence[int] = (), seed: int = 0) -> None:
         self._sampling, self._rng = sampling, np.random.default_rng(seed)
-        self._recent = list(prompt)  # what bad words are compared with, and what came since
+        self._recent = list(prompt)  # for comparison with bad words, and new tokens
         self._seen = set(prompt)
         self._counts: dict[int, int] = {}  # of tokens that were generated
         self._scores = np.empty(0, np.float32)  # a buffer of the vocabulary's size
 
     def choose(self, logits: np.ndarray, allowed: np.ndarray | None = None) -> int:
-        """The next token; `append` it before the one after it is chosen.
+        """The next token; `append` it before choosing the one after it.
 
         Args:
             logits: f32 `[vocabulary]`; not changed.
-            allowed: bool `[vocabulary]`, the tokens that a grammar lets follow; None for all.
+            allowed: bool `[vocabulary]`, the tokens that a grammar allows; None for all.
 
         Raises:
             RunError: OCC0501 a logit is NaN or +inf, or every token is ruled out.
@@ -119,7 +120,7 @@ class Sampler:
         return int(kept[draw(np.exp(scores[kept]), self._rng)])
 
     def append(self, token: int) -> None:
-        """Take note of a token that was generated."""
+        """Record a generated token."""
         s = self._sampling
         if not s.changes_logits:
             return
@@ -133,7 +134,7 @@ class Sampler:
         return self._scores
 
     def _adjusted(self, logits: np.ndarray, allowed: np.ndarray | None) -> np.ndarray:
-        """The logits with biases and penalties, and -inf for what must not follow."""
+        """The logits with biases and penalties, and -inf for forbidden tokens."""
         s, made = self._sampling, self._buffer(len(logits))
         made[:] = logits
         if s.logit_bias:
@@ -152,7 +153,7 @@ class Sampler:
         return made
 
     def _kept(self, scores: np.ndarray) -> np.ndarray | None:
-        """The tokens that the filters leave, None for all; `scores` are divided by the temperature, the greatest is 0."""
+        """The tokens that pass the filters, None for all; `scores` are divided by the temperature, the largest is 0."""
         s, kept = self._sampling, None
         if 0 < s.top_k < len(scores):
             kept = with_greatest(scores, s.top_k)
@@ -166,7 +167,7 @@ class Sampler:
 
 
 def penalise(scores: np.ndarray, tokens: set[int], penalty: float) -> None:
-    """Make tokens that are there already less probable, in place in f32 `scores` `[vocabulary]` (Keskar et al., 2019)."""
+    """Make existing tokens less probable, in place in f32 `scores` `[vocabulary]` (Keskar et al., 2019)."""
     seen = np.fromiter(tokens, np.int64)
     scores[seen] *= np.where(scores[seen] > 0, np.float32(1 / penalty), np.float32(penalty))
 
@@ -180,7 +181,7 @@ def _narrowed(kept: np.ndarray | None, places: np.ndarray) -> np.ndarray:
 
 
 def _typical(scores: np.ndarray, share: float) -> np.ndarray:
-    """The places whose information is nearest to the entropy and that together have this share, with ties."""
+    """The positions whose information is closest to the entropy and that together have this share, with ties."""
     p = np.exp(scores)
     p /= p.sum(dtype=np.float64)
     with np.errstate(divide="ignore"):

@@ -25,14 +25,14 @@ _MERGED = "decoder_model_merged.onnx"
 
 @dataclass(frozen=True)
 class Seq2SeqFiles:
-    """The files of an encoder-decoder, as optimum names them.
+    """The files of an encoder-decoder, as named by optimum.
 
     Attributes:
         home: the folder with its configuration.
         encoder: its encoder.
         first: a decoder without a past, or the merged one.
         step: a decoder with a past, or the merged one.
-        config: `config.json`, and over it `generation_config.json`.
+        config: `config.json`, overridden by `generation_config.json`.
     """
 
     home: Path
@@ -72,10 +72,10 @@ class CrossDecoder:
     Args:
         session: of a step.
         cross: keys and values of the encoder, by the names of inputs.
-        capacity: tokens that the caches have room for.
+        capacity: maximum tokens in the caches.
 
     Attributes:
-        tokens: those that the caches hold.
+        tokens: those in the caches.
     """
 
     def __init__(self, session: Session, cross: Mapping[str, np.ndarray], capacity: int) -> None:
@@ -88,10 +88,10 @@ class CrossDecoder:
         }  # fmt: skip
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
-        """Append tokens, in order; the logits f32 `[vocabulary]` of what follows the last.
+        """Append tokens, in order; returns the next-token logits f32 `[vocabulary]` after the last.
 
         Raises:
-            RunError: OCC0501 there is no room for so many.
+            RunError: OCC0501 there is not enough room.
         """
         logits = np.empty(0, np.float32)
         for token in ids:
@@ -113,7 +113,7 @@ class Seq2Seq:
         files: of its folder.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         target: `cpu` or `cpu-jit`.
-        capacity: tokens of a text that it writes, at most.
+        capacity: maximum tokens of a generated text.
 
     Attributes:
         session: a step of the decoder.
@@ -121,7 +121,7 @@ class Seq2Seq:
 
     Raises:
         CompileError: a part cannot be compiled.
-        RunError: OCC0501 a file is not what its name says.
+        RunError: OCC0501 a file does not match its name.
     """
 
     def __init__(
@@ -145,26 +145,26 @@ class Seq2Seq:
 
     @property
     def words(self) -> int:
-        """Tokens that the logits have."""
+        """Number of tokens in the logits."""
         found = next(o.shape[-1] for o in self.session.outputs if o.name == LOGITS)
         assert isinstance(found, int), "the head of a decoder is a constant"
         return found
 
     def begin(self, source: Mapping[str, np.ndarray]) -> CrossDecoder:
-        """A decoder that looks at what the encoder makes of a source, its inputs by their names."""
+        """A decoder that attends to the encoder's output for a source, its inputs by name."""
         (states,) = self.encoder.run(source).values()
         cross = self._cross.run({prepare.STATES: states})
         wanted = {i.name for i in self.session.inputs}
         return CrossDecoder(self.session, {n: x for n, x in cross.items() if n in wanted}, self.capacity)
 
     def write(self, request: GenerationRequest, decoder: CrossDecoder) -> Iterator[Any]:
-        """The pieces of a text, as they come."""
+        """The pieces of a text, as they are generated."""
         if not request.ended:
             yield from continued(request, decoder.append(request.tokens), decoder.append)
 
 
 class Suppressed:
-    """Tokens that never follow, and some that do not come first; a constraint of `GenerationRequest`.
+    """Tokens that are never allowed, and some that are not allowed first; a constraint of `GenerationRequest`.
 
     Args:
         words: tokens of the vocabulary.
@@ -178,9 +178,9 @@ class Suppressed:
         self._first[[t for t in first if 0 <= t < words]] = False
 
     def allowed(self) -> np.ndarray:
-        """The tokens that may follow, bool `[vocabulary]`."""
+        """The allowed next tokens, bool `[vocabulary]`."""
         return self._later if self._first is None else self._first
 
     def append(self, token: int) -> None:
-        """Take note of a token that was generated."""
+        """Record a generated token."""
         self._first = None

@@ -1,6 +1,6 @@
 """The parts of an encoder-decoder, as optimum exports it, for one sequence.
 
-They are the encoder, the keys and values of it that the decoder reads, and a step of the decoder.
+They are the encoder, the encoder's keys and values for the decoder, and a decoding step.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ from occ.runtime.errors import RunError
 
 STATES = "encoder_hidden_states"
 _MASK, _WITH_PAST = "encoder_attention_mask", "use_cache_branch"
-_CROSS = ".encoder."  # in the names of keys and values that are those of the encoder
+_CROSS = ".encoder."  # in the names of the encoder's keys and values
 
 
 def is_cross(name: str) -> bool:
-    """Whether an input or a result has keys or values of the encoder."""
+    """Whether an input or a result holds the encoder's keys or values."""
     return _CROSS in name
 
 
 def prepared_encoder(path: Path) -> Module:
-    """The encoder of one sequence, all of which counts.
+    """The encoder for one sequence, without masking.
 
     Raises:
         CompileError: the file cannot be read.
@@ -41,14 +41,14 @@ def prepared_encoder(path: Path) -> Module:
 
 
 def prepared_cross(path: Path) -> Module:
-    """What a step reads of `encoder_hidden_states`, by the names of its inputs.
+    """The values that a step derives from `encoder_hidden_states`, by its input names.
 
     Args:
         path: of a decoder without a past, or of a merged one.
 
     Raises:
         CompileError: the file cannot be read.
-        RunError: OCC0501 it gives no keys and values of the encoder.
+        RunError: OCC0501 it returns no keys and values of the encoder.
     """
     m = load_module(path)
     _one_sequence(m)
@@ -58,7 +58,7 @@ def prepared_cross(path: Path) -> Module:
         raise _refused(path, "it gives no keys and values of the encoder")
     _keep_results(m, wanted)
     m.main.result_names = [n.replace("present", "past_key_values", 1) for n in wanted]
-    for a in [a for a in m.main.args if a.name == IDS]:  # whose shape is read
+    for a in [a for a in m.main.args if a.name == IDS]:  # only whose shape is read
         a.replace_uses(m.add_weight(IDS, np.zeros((1, 1), a.tensor.dtype.numpy)))
     _ones_for_masks(m, _MASK)
     _drop_unused(m, lambda name: name != STATES)
@@ -93,7 +93,7 @@ def _refused(path: Path, why: str) -> RunError:
 
 
 def _one_sequence(m: Module) -> None:
-    """Let the batch be 1, and one token be given at a time."""
+    """Set the batch to 1, and one token at a time."""
     for a in m.main.args:
         if isinstance(a.type, TensorType) and a.type.rank > 1:
             dims = (1, 1) if a.name == IDS and any(is_cache(b.name) or b.name == STATES for b in m.main.args) else (1,)
@@ -120,7 +120,7 @@ def _keep_results(m: Module, wanted: list[str]) -> None:
 
 
 def _ones_for_masks(m: Module, name: str) -> None:
-    """Let a mask count everything, if there is one."""
+    """Make a mask, if there is one, all ones."""
     for arg in [a for a in m.main.args if a.name == name]:
         first = m.main.body.first
         assert first is not None
@@ -131,7 +131,7 @@ def _ones_for_masks(m: Module, name: str) -> None:
 
 
 def _drop_unused(m: Module, may_go: Callable[[str], bool]) -> None:
-    """Take out what no result needs, and then inputs that nothing reads."""
+    """Remove what no result needs, and then inputs without readers."""
     erase_dead(m)
     for a in [a for a in m.main.args if not a.uses and may_go(a.name)]:
         m.main.body.args.remove(a)

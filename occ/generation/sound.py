@@ -1,4 +1,4 @@
-"""Sounds as models take them: samples of one channel at one rate, from WAV files, and their log-mel spectrogram.
+"""Audio as models expect it: mono samples at one rate, from WAV files, and their log-mel spectrogram.
 
 Sources: RIFF WAVE (IBM and Microsoft 1991); Radford et al. 2022 (Whisper) and `WhisperFeatureExtractor` of transformers.
 """
@@ -17,14 +17,14 @@ import numpy as np
 from occ.runtime.errors import RunError
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
-_TAPS = 32  # zero crossings of the filter that resamples, to each side
+_TAPS = 32  # zero crossings of the resampling filter, to each side
 
 
 def read_sound(path: Path, rate: int) -> np.ndarray:
-    """The samples of a WAV file, f32 in -1 to 1, its channels mixed, at `rate` samples a second.
+    """The samples of a WAV file, f32 in -1 to 1, its channels mixed, at `rate` samples per second.
 
     Raises:
-        RunError: OCC0501 the file cannot be read, or is none of PCM or floats.
+        RunError: OCC0501 the file cannot be read, or is neither PCM nor float.
     """
     try:
         samples, given = _read_wave(path.read_bytes())
@@ -40,7 +40,7 @@ def read_sound(path: Path, rate: int) -> np.ndarray:
 
 
 def _read_wave(data: bytes) -> tuple[np.ndarray, int]:
-    """Samples `[n]` of all channels mixed, and how many there are a second."""
+    """Samples `[n]` of all channels mixed, and the sample rate."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
         raise ValueError("it does not begin as one")
     form, at = None, 12
@@ -79,7 +79,7 @@ def _mixed(body: bytes, form: int, channels: int, rate: int, _: int, align: int,
 
 
 def resampled(samples: np.ndarray, given: int, wanted: int) -> np.ndarray:
-    """Samples at another rate, by a windowed sinc that takes out what is above half of either rate."""
+    """Samples at another rate, by a windowed sinc that removes frequencies above half of either rate."""
     if given == wanted or not len(samples):
         return samples.astype(np.float32)
     count, cut = -(-len(samples) * wanted // given), min(1.0, wanted / given)
@@ -99,13 +99,13 @@ def resampled(samples: np.ndarray, given: int, wanted: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class MelSpectrogram:
-    """Log-mel features as Whisper takes them.
+    """Log-mel features as in Whisper.
 
     Attributes:
         bands: of the mel scale.
-        rate: samples a second.
-        window, hop: samples of a frame, and from one to the next.
-        seconds: length of what the encoder reads; shorter sounds are filled up with silence.
+        rate: samples per second.
+        window, hop: samples of a frame, and between frame starts.
+        seconds: length of the encoder's input; shorter audio is padded with silence.
     """
 
     bands: int = 80
@@ -116,7 +116,7 @@ class MelSpectrogram:
 
     @classmethod
     def of(cls, config: Mapping[str, Any]) -> MelSpectrogram:
-        """As `preprocessor_config.json` says."""
+        """From `preprocessor_config.json`."""
         names = {
             "bands": "feature_size",
             "rate": "sampling_rate",
@@ -133,11 +133,11 @@ class MelSpectrogram:
 
     @property
     def samples(self) -> int:
-        """Of what the encoder reads."""
+        """Frames of the encoder's input."""
         return self.seconds * self.rate
 
     def features(self, samples: np.ndarray) -> np.ndarray:
-        """The features f32 `[1, bands, frames]` of at most `seconds` of a sound f32 `[n]`."""
+        """The features f32 `[1, bands, frames]` of at most `seconds` of audio f32 `[n]`."""
         whole = np.zeros(self.samples)
         part = samples[: self.samples]
         whole[: len(part)] = part

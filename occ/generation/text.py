@@ -11,8 +11,8 @@ from typing import Any
 
 from occ.runtime.errors import RunError
 
-_REPLACEMENT = "\ufffd"  # what bytes decode to that are not yet a whole character
-_WINDOW = 8  # tokens on which the text of the next one may depend, such as by a space between words
+_REPLACEMENT = "\ufffd"  # the decoding of bytes that are not yet a whole character
+_WINDOW = 8  # tokens on which the text of the next one may depend, for example by a space between words
 
 
 class Tokenizer:
@@ -42,26 +42,26 @@ class Tokenizer:
         except Exception as e:  # the library raises nothing narrower
             name = "the vocabulary of the model" if isinstance(source, str) else f"`{source}`"
             raise RunError("OCC0501", f"{name} is no tokenizer: {e}", "take the file of the model again") from None
-        self._cutting: dict[int | None, Any] = {}  # others like it, which leave out what is too long
+        self._cutting: dict[int | None, Any] = {}  # truncation and padding are done here
         self.source, self.template, self.special = source, template, dict(special or {})
 
     @property
     def size(self) -> int:
-        """Tokens of the vocabulary, added ones among them."""
+        """Size of the vocabulary, including added tokens."""
         return self._reader.get_vocab_size()
 
     def encode(self, text: str, *, special: bool = True) -> list[int]:
-        """The tokens of a text, with those that the model wants around it if `special`."""
+        """The tokens of a text, with the model's special tokens around it if `special`."""
         return list(self._reader.encode(text, add_special_tokens=special).ids)
 
     def encode_rows(
         self, texts: Sequence[str | tuple[str, str]], longest: int | None
     ) -> list[tuple[list[int], list[int]]]:
-        """Tokens of texts, or of pairs of texts, as a model takes them, with token types.
+        """Tokens of texts, or of pairs of texts, as model inputs, with token types.
 
         Args:
-            texts: each alone, without padding.
-            longest: tokens at most; of longer texts the end is left out, of pairs that of the longer text.
+            texts: individually, without padding.
+            longest: maximum tokens; longer texts are truncated at the end, in pairs the longer text.
         """
         if longest not in self._cutting:
             reader = type(self._reader).from_str(self._reader.to_str())
@@ -77,7 +77,7 @@ class Tokenizer:
         return self._reader.decode(list(ids), skip_special_tokens=True)
 
     def id_of(self, word: str) -> int | None:
-        """The token that is a word of the vocabulary, or None."""
+        """The token for a word of the vocabulary, or None."""
         return self._reader.token_to_id(word)
 
     def token(self, id_: int) -> str:
@@ -88,17 +88,17 @@ class Tokenizer:
     def chat(
         self, messages: Sequence[Mapping[str, Any]], tools: Sequence[Mapping[str, Any]] | None = None, **more: Any
     ) -> list[int]:
-        """The tokens of a conversation, up to where the model answers.
+        """The tokens of a conversation, up to the model's answer.
 
         The template runs as in transformers: with the same filters, functions, and `{% generation %}` blocks.
 
         Args:
-            messages: with `role`, `content` and what else the template reads.
+            messages: with `role`, `content` and whatever else the template reads.
             tools: functions that the model may call, in the form of OpenAI's API.
             more: further variables of the template, such as `enable_thinking`.
 
         Raises:
-            RunError: OCC0501 the model has no chat template, refuses the messages, or `jinja2` is not installed.
+            RunError: OCC0501 the model has no chat template, it rejects the messages, or `jinja2` is not installed.
         """
         if not self.template:
             raise RunError("OCC0501", "the model has no chat template", "give a prompt, or a chat_template.jinja")
@@ -115,7 +115,7 @@ class Tokenizer:
                 **{"tools": tools, "documents": None, "add_generation_prompt": True, **self.special, **more},
                 messages=list(messages), raise_exception=_refuse, strftime_now=datetime.now().strftime,
             )  # fmt: skip
-        except Exception as e:  # a template is a program: it can fail as any other does
+        except Exception as e:  # a template is a program: it can fail in any way
             raise RunError(
                 "OCC0501", f"the chat template does not take these messages: {e}", "change them, or the template"
             ) from None
@@ -130,13 +130,13 @@ def _json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: tuple[str, str] | None = None,
     sort_keys: bool = False,
 ) -> str:  # fmt: skip
-    """The filter of templates, which writes letters as they are: that of Jinja is for web pages."""
+    """The `tojson` filter of templates, which keeps non-ASCII letters: Jinja's is for web pages."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 
 @cache
 def _generation_blocks() -> Any:
-    """An extension of Jinja for `{% generation %}`, which marks what the model wrote, for training; here it changes nothing."""
+    """A Jinja extension for `{% generation %}`, which marks the model's output for training; here it has no effect."""
     from jinja2 import nodes
     from jinja2.ext import Extension
 
@@ -159,14 +159,14 @@ class TextStream:
         stop: texts at which it ends.
 
     Attributes:
-        ended: whether one of them has come.
+        ended: whether one of them has occurred.
     """
 
     def __init__(self, tokenizer: Tokenizer, stop: Sequence[str] = ()) -> None:
         self._tokenizer, self._stop = tokenizer, [s for s in stop if s]
-        self._ids: list[int] = []  # those that the next text may depend on
-        self._before = 0  # characters of the text of these that were taken
-        self._held = ""  # what may be the beginning of a stop text
+        self._ids: list[int] = []  # those on which the next text may depend
+        self._before = 0  # characters of their text already returned
+        self._held = ""  # possibly the beginning of a stop text
         self.ended = False
 
     def push(self, token: int) -> str:

@@ -1,4 +1,4 @@
-"""Encoder-decoders of texts: translation, summaries and the like, by T5, BART, Marian and others that optimum exports."""
+"""Encoder-decoders for texts (translation, summaries): T5, BART, Marian and others exported by optimum."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from occ.runtime.signature import numpy_dtype
 
 
 class TextToText(LanguageModel):
-    """An encoder-decoder, which `occ.LanguageModel` opens where a folder has one: the encoder reads the prompt.
+    """An encoder-decoder, which `occ.LanguageModel` opens if a folder has one: the encoder reads the prompt.
 
     Args:
         path: a folder with `encoder_model.onnx`, and `decoder_model_merged.onnx` or `decoder_model.onnx` and
             `decoder_with_past_model.onnx`, in it or in its folder `onnx`.
-        threads, target: as of `LanguageModel`.
-        capacity: tokens of a prompt, and of what is written, at most; less if the model takes less.
-        several, adapter, draft: must be False and None; without drafts `draft_tokens` means nothing.
+        threads, target: as for `LanguageModel`.
+        capacity: maximum tokens of a prompt, and of the output; less if the model supports less.
+        several, adapter, draft: must be False and None; `draft_tokens` is then ignored.
 
     Raises:
         CompileError: a part cannot be compiled.
-        RunError: OCC0501 a file is missing, or the encoder does not take texts.
+        RunError: OCC0501 a file is missing, or the encoder's input is not text.
     """
 
     def __init__(
@@ -78,7 +78,7 @@ class TextToText(LanguageModel):
     def request(
         self, prompt: Prompt, max_new_tokens: int = 64, *, texts: bool | None = None, **how: Any
     ) -> GenerationRequest:
-        """A request for what is written, whose tokens begin with those of `decoder_start_token_id` and `forced_bos_token_id`."""
+        """A request for the output, whose tokens start with `decoder_start_token_id` and `forced_bos_token_id`."""
         self.tokens_of(prompt)  # which may be wrong
         config, as_text = self._model.files.config, isinstance(prompt, str) if texts is None else texts
         how.setdefault("bad_words_ids", config.get("bad_words_ids") or ())
@@ -91,9 +91,9 @@ class TextToText(LanguageModel):
         self, prompt: Prompt, max_new_tokens: int = 64, do_sample: bool = False, *, seed: int = 0, stop: Stops = (),
         texts: bool | None = None, watch: Callable[[int], None] = lambda _: None, **sampling: Any,
     ) -> Iterator[Any]:  # fmt: skip
-        """Write the answer to a prompt, a piece of text or a token at a time.
+        """Generate the answer to a prompt, a piece of text or a token at a time.
 
-        Arguments and errors as of `LanguageModel.stream`.
+        Arguments and errors as for `LanguageModel.stream`.
         """
         request = self.request(
             prompt, max_new_tokens, do_sample=do_sample, seed=seed, stop=stop, texts=texts, watch=watch, **sampling
@@ -102,7 +102,7 @@ class TextToText(LanguageModel):
         return self._model.write(request, self._model.begin({IDS: source}))
 
     def batch(self) -> Batch:
-        """Raises RunError: texts are written in order."""
+        """Raises RunError: texts are generated one by one."""
         raise RunError("OCC0501", "an encoder-decoder writes one text at a time", "leave out `batch_size`")
 
     def _beams(self, *_: Any, **__: Any) -> list[list[Any]]:

@@ -1,4 +1,4 @@
-"""Sound to text by Whisper, as optimum exports it.
+"""Speech to text by Whisper, as exported by optimum.
 
 Source: Radford et al. 2022, and `generate` of Whisper in the transformers library, whose greedy tokens these are.
 """
@@ -27,7 +27,7 @@ _STEP = 0.02  # seconds from one timestamp token to the next
 
 @dataclass(frozen=True)
 class Segment:
-    """A part of a sound, from `start` to `end` in seconds, and what is said in it."""
+    """A part of a recording, from `start` to `end` in seconds, and what is said in it."""
 
     start: float
     end: float
@@ -36,12 +36,12 @@ class Segment:
 
 @dataclass(frozen=True)
 class Transcription:
-    """What is said in a sound.
+    """The transcription of a recording.
 
     Attributes:
-        text: all of it.
+        text: the whole text.
         language: such as `en`; empty for models of one language.
-        segments: parts with their times, where they were asked for, or the sound was too long to be read at once.
+        segments: parts with their times, if requested, or if the recording was too long for one window.
     """
 
     text: str
@@ -59,11 +59,11 @@ class Transcriber:
         target: `cpu` or `cpu-jit`.
 
     Attributes:
-        languages: those that it knows, such as `en`.
+        languages: supported ones, such as `en`.
 
     Raises:
         CompileError: a part cannot be compiled.
-        RunError: OCC0501 the folder is of something else, or lacks a file.
+        RunError: OCC0501 the folder contains something else, or lacks a file.
     """
 
     def __init__(self, path: str | os.PathLike[str], threads: int | None = None, *, target: str = DEFAULT) -> None:
@@ -105,15 +105,16 @@ class Transcriber:
         self, sound: str | os.PathLike[str] | np.ndarray, *, language: str | None = None, task: Task = "transcribe",
         timestamps: bool = False,
     ) -> Transcription:  # fmt: skip
-        """Write down what is said.
+        """Transcribe a recording.
 
-        A sound longer than 30 seconds is read a window at a time, each from where the last segment of the one before ended.
+        Audio longer than 30 seconds is read a window at a time, each starting where the previous one's last segment
+        ended.
 
         Args:
             sound: the path of a WAV file, of any rate and number of channels, or samples f32 `[n]` at `mel.rate` a second.
-            language: of the sound, such as `en`; None to find out.
+            language: such as `en`; None to detect it.
             task: `translate` writes English.
-            timestamps: tell when each segment begins and ends.
+            timestamps: whether to return when each segment begins and ends.
 
         Raises:
             RunError: OCC0501 the file cannot be read, or the model does not know the language or the task.
@@ -187,8 +188,8 @@ class Transcriber:
     def _segments(self, tokens: Sequence[int], start: float, length: float) -> tuple[list[Segment], float]:
         """The segments of a window that begins at `start`, and how many of its `length` seconds they cover.
 
-        Segments are parted by pairs of timestamps. What follows the last pair is read again in the next window, unless one
-        timestamp alone ends the window: then nothing is said after it.
+        Segments are separated by pairs of timestamps. What follows the last pair is read again in the next window,
+        unless a single timestamp ends the window: then nothing is said after it.
         """
         assert self._plain is not None, "checked when it was opened"
         times = [t - self._plain - 1 if t > self._plain else None for t in tokens]
@@ -211,13 +212,13 @@ class Transcriber:
 
 
 class _Rules:
-    """Which tokens may follow: the suppressed ones never, and timestamps in pairs that do not go back.
+    """Which tokens may follow: suppressed ones never, and timestamps in non-decreasing pairs.
 
     Args:
         config: of the model.
         words: tokens of the vocabulary.
         end: the token that ends texts.
-        plain: the token `<|notimestamps|>`, before the first timestamp; None to write no timestamps.
+        plain: the token `<|notimestamps|>`, before the first timestamp; None to generate no timestamps.
     """
 
     def __init__(self, config: Any, words: int, end: int, plain: int | None) -> None:
@@ -228,7 +229,7 @@ class _Rules:
         self._latest = latest if isinstance(latest, int) else None
 
     def kept(self, logits: np.ndarray, made: Sequence[int]) -> np.ndarray:
-        """Logits f32 `[vocabulary]`, -inf where a token may not follow those that were made."""
+        """Logits f32 `[vocabulary]`, with -inf for tokens not allowed after the generated ones."""
         found = logits.copy()
         found[self._never] = -np.inf
         if not made:
@@ -258,7 +259,7 @@ class _Rules:
 def transcribe(
     path_or_model: str | os.PathLike[str] | Transcriber, sound: str | os.PathLike[str] | np.ndarray, **how: Any
 ) -> Transcription:
-    """Transcribe a sound with the Whisper model of a folder.
+    """Transcribe a recording with the Whisper model of a folder.
 
     To transcribe more than one, keep an `occ.Transcriber`.
 

@@ -5,7 +5,7 @@
 
 With `register("ascend310p")` it is `OccAscendExecutionProvider`, on an Ascend device.
 
-`docs/onnxruntime.md` is the guide. onnxruntime itself is imported by `register` alone.
+`docs/onnxruntime.md` is the guide. Only `register` imports onnxruntime.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ __all__ = [
     "ASCEND", "NAME", "claimed", "get_ep_name", "get_library_path", "refused", "register", "session_options", "unregister",
 ]  # fmt: skip
 _Callback = c.CFUNCTYPE(None, c.c_void_p, c.c_void_p, c.c_void_p)
-# By the name of a provider: its library, what answers it, and the callback, which must outlive it.
+# By the name of a provider: its library, its plugin, and the callback, which must outlive it.
 _registered: dict[str, dict[str, Any]] = {}
-_last: list[str] = []  # the provider that was registered last
+_last: list[str] = []  # the most recently registered provider
 
 
 def get_ep_name(target: str = DEFAULT) -> str:
@@ -42,14 +42,14 @@ def get_ep_name(target: str = DEFAULT) -> str:
 def register(
     target: str = DEFAULT, *, options: Mapping[str, Any] | None = None, least: int = LEAST, build: str = "wait"
 ) -> str:
-    """Make the execution provider known to onnxruntime, in this process; twice is once, with the settings of the last.
+    """Make the execution provider known to onnxruntime, in this process; repeated calls replace its settings.
 
     Args:
-        target: that groups of nodes are compiled for: `cpu`, `cpu-jit`, or one of the Ascend chips, which is another provider.
+        target: for groups of nodes: `cpu`, `cpu-jit`, or one of the Ascend chips, which is another provider.
         options: of the target, as `-C`.
-        least: the cost, in elements, from which on a group is taken; Ascend devices take what they can.
-        build: what a session does with a group that was not compiled before: `wait` for it; leave it to onnxruntime, and have it
-            compiled in the `background` for the sessions to come; or `never` compile. For Ascend devices it is `wait`.
+        least: the minimum cost of a group, in elements; Ascend devices take everything they support.
+        build: what a session does with a group that was not compiled before: `wait` for it; leave it to onnxruntime,
+        and compile it in the `background` for later sessions; or `never` compile. For Ascend devices it is `wait`.
 
     Returns:
         The name for `providers=`.
@@ -106,7 +106,7 @@ def _claims_of_cpu(target: str, options: dict[str, Any], least: int, way: str) -
 def _claims_of_ascend(target: str, options: dict[str, Any]) -> AscendClaims:
     """The provider for Ascend devices.
 
-    A machine, a chip or an option that does not fit is refused here, not in a session.
+    An unsuitable machine, chip or option is rejected here, not in a session.
     """
     onnxruntime = onnxruntime_module()
 
@@ -129,7 +129,7 @@ def _claims_of_ascend(target: str, options: dict[str, Any]) -> AscendClaims:
 
 
 def _refusal(text: str) -> Exception:
-    """The library's message when it was registered: `occ: OCC0406: ...; what to do`."""
+    """The library's message from its registration: `occ: OCC0406: ...; what to do`."""
     if "1.24 or later" in text:
         return ImportError(text.rpartition("occ: ")[2])
     _, found, told = text.partition("occ: OCC")
@@ -141,7 +141,7 @@ def _refusal(text: str) -> Exception:
 
 
 def unregister(name: str = "") -> None:
-    """Take the execution providers out of onnxruntime, or the one of that name; their sessions must be gone."""
+    """Remove the execution providers from onnxruntime, or the one with that name; their sessions must be gone."""
     onnxruntime = onnxruntime_module()
 
     for known in [name] if name else list(_registered):
@@ -153,12 +153,13 @@ def unregister(name: str = "") -> None:
 
 
 def session_options(options: Any = None, **settings: Any) -> Any:
-    """`onnxruntime.SessionOptions` with the provider in them that was registered last, which every version from 1.23 on understands.
+    """`onnxruntime.SessionOptions` with the most recently registered provider, for every version from 1.23 on.
 
     Args:
-        options: to add to; new ones if None.
-        settings: of the CPU, `pool="occ"` runs on occ's threads instead of onnxruntime's, `threads=4` on so many of them; of
-            Ascend devices, the options of onnxruntime's provider for CANN, such as `device_id=1` or `precision_mode="force_fp16"`.
+        options: options to extend; new ones if None.
+        settings: for the CPU, `pool="occ"` uses occ's threads instead of onnxruntime's, and `threads=4` their number;
+        for Ascend devices, the options of onnxruntime's provider for CANN, such as `device_id=1` or
+        `precision_mode="force_fp16"`.
 
     Raises:
         CompileError: OCC0407 there is no Ascend device of this `device_id`.
@@ -201,7 +202,7 @@ def check_settings(settings: Mapping[str, Any]) -> None:
 
 
 def claimed() -> list[Claimed]:
-    """The groups that sessions have given to occ since `register`."""
+    """The groups that sessions have assigned to occ since `register`."""
     return list(_registered[_last[0]]["claims"].taken) if _last else []
 
 

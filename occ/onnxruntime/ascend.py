@@ -59,10 +59,10 @@ class AscendClaims:
 
     Attributes:
         library: the plugin, loaded.
-        target: that groups are compiled for.
-        options: of the target; those of a session win.
+        target: for the groups.
+        options: of the target; a session's take precedence.
         taken: groups of all sessions so far.
-        refused: why nodes were left to the CPU, one text for each.
+        refused: why nodes were left to the CPU, one text each.
     """
 
     library: c.CDLL
@@ -72,11 +72,11 @@ class AscendClaims:
     refused: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, table: int, graph: int, claims: int) -> None:
-        """The callback; whatever fails fails the session."""
+        """The callback; any failure fails the session."""
         try:
             facts = read_graph(table, graph, nested=True)
             left = facts.assigned.keys() < set(range(len(facts.nodes)))
-            if left and NAME not in facts.assigned.values():  # else asked before, and this is what was left then
+            if left and NAME not in facts.assigned.values():  # otherwise queried before, and this is what was left then
                 self._claim(facts, claims)
         except CompileError as e:
             self.library.occ_ep_refuse(claims, "\n".join(d.text() for d in e.diagnostics).encode())
@@ -117,9 +117,9 @@ class AscendClaims:
 
 
 def check_left(facts: GraphFacts, groups: list[Group], left: Mapping[int, str], target: str, *, whole: bool) -> None:
-    """Refuse a model of which the device takes nothing, or `whole`, not all.
+    """Reject a model of which the device takes nothing, or with `whole`, not all.
 
-    What another provider has taken does not count.
+    Nodes of other providers do not count.
 
     Raises:
         CompileError: OCC0301, with the nodes and reasons.

@@ -1,6 +1,6 @@
 """Background compilation of node groups, while onnxruntime runs them.
 
-The process goes on when its parent ends.
+The process continues when its parent ends.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from occ import background
 from occ.compiler.cache.cache import Cache
 
 WAYS = ("wait", "background", "never")
-REFUSED = ".refused"  # what such a process could not compile: the reason, in the cache
+REFUSED = ".refused"  # cached reason why such a process could not compile
 REQUEST, MODEL = "request.json", "group.onnx"  # of the folder
 
 
 def start(data: bytes, key: str, target: str, options: Mapping[str, Any]) -> None:
-    """Begin to compile a group of nodes for the sessions to come."""
+    """Start to compile a group of nodes for later sessions."""
     folder = Path(tempfile.mkdtemp(prefix="occ-group-"))
     (folder / REQUEST).write_text(json.dumps({"key": key, "target": target, "options": dict(options)}))
     (folder / MODEL).write_bytes(data)
@@ -29,7 +29,7 @@ def start(data: bytes, key: str, target: str, options: Mapping[str, Any]) -> Non
 
 
 def main(name: str) -> None:
-    """Compile what a folder asks for, unless another process has."""
+    """Compile the request in a folder, unless another process has."""
     from onnx import ModelProto
 
     from occ.onnxruntime.claims import compile_group

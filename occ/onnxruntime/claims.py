@@ -27,7 +27,7 @@ PENDING = Path()  # the artifact of a group that is not compiled yet
 
 @dataclass
 class Claimed:
-    """A group that was taken: how many nodes, and the artifact."""
+    """A claimed group: number of nodes, and the artifact."""
 
     nodes: int
     artifact: Path
@@ -39,13 +39,13 @@ class Claims:
 
     Attributes:
         library: the plugin, loaded.
-        target: that groups are compiled for.
+        target: for the groups.
         options: of the target.
-        least: `policy.LEAST`, or another cost from which on groups are taken.
+        least: `policy.LEAST`, or another minimum cost of groups.
         taken: groups of all sessions so far.
         refused: why groups were left to onnxruntime, by their digest.
-        way: `wait` until a group is compiled; have it compiled in the `background`, for sessions to come; or `never`, and take what
-            was compiled before.
+        way: `wait` until a group is compiled; compile it in the `background`, for later sessions; or `never`, and only
+        use groups compiled before.
     """
 
     library: c.CDLL
@@ -58,7 +58,7 @@ class Claims:
     _started: set[str] = field(default_factory=set)
 
     def __call__(self, table: int, graph: int, claims: int) -> None:
-        """The callback; whatever fails leaves the nodes to onnxruntime."""
+        """The callback; any failure leaves the nodes to onnxruntime."""
         try:
             self._claim(table, graph, claims)
         except Exception:
@@ -74,7 +74,7 @@ class Claims:
                 self.taken.append(Claimed(len(group), artifact))
 
     def groups(self, facts: GraphFacts) -> Iterator[tuple[list[int], Path]]:
-        """Groups with their artifacts: all that can be compiled; where that fails, without what the data decide."""
+        """Groups with their artifacts: everything that compiles; if that fails, without data-dependent shapes."""
         ours = policy.with_known_ranks(
             facts.nodes,
             {k for k, n in enumerate(facts.nodes) if k not in facts.opaque and policy.supported(n)},
@@ -113,7 +113,7 @@ class Claims:
         return None if model is None else self.build(model)
 
     def build(self, model: ModelProto) -> Path | None:
-        """The artifact of a group, out of the cache if it was built before.
+        """The artifact of a group, from the cache if it was built before.
 
         None if there is no native code for it, `PENDING` if there may be later.
         """
@@ -168,6 +168,6 @@ def compile_group(
             cache.adopt("group", key, made, ".occ")
     except (CompileError, RunError) as e:
         return str(e)
-    except Exception as e:  # a fault of the compiler must not fail a session
+    except Exception as e:  # a bug in the compiler must not fail a session
         return f"{type(e).__name__}: {e}"
     return ""

@@ -1,6 +1,6 @@
-"""Node groups that an Ascend device takes as `.om` models, and why others are left.
+"""Node groups that an Ascend device runs as `.om` models, and why others are left out.
 
-It knows nothing of onnxruntime.
+It is independent of onnxruntime.
 """
 
 from __future__ import annotations
@@ -24,31 +24,31 @@ from occ.runtime.dims import evaluate
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest
 
-_NODE = re.compile(r"occ_node_(\d+)")  # names under which the compiler is asked about nodes
+_NODE = re.compile(r"occ_node_(\d+)")  # names under which nodes are passed to the compiler
 _GEARS = ("dynamic_batch_size", "dynamic_image_size", "dynamic_dims")
-# Of a session, and not of what it compiles.
+# Session options that do not affect compilation.
 _OF_SESSIONS = (
     "device_id", "npu_mem_limit", "arena_extend_strategy", "enable_cann_subgraph", "dump_om_model", "dump_graphs",
 )  # fmt: skip
-# What onnxruntime must know of a model forbids, and what to do.
+# Restrictions due to what onnxruntime must know about a model, with remedies.
 _NOT_IN_SESSIONS = {
     "dynamic_ranges": "give sizes as gears: dynamic_batch_size=1,2,8 or dynamic_dims=NAME=1;NAME=8",
     "aipp": "`occ.load` takes pictures",
     "input_fp16_nodes": "types are those of the model: cast in it",
     "output_type": "types are those of the model: cast in it",
 }
-# As a limit of memory: sizes that the data decide, which onnxruntime must know before a run, then stay with the CPU.
+# A memory limit too: data-dependent sizes, which onnxruntime must know before a run, stay on the CPU.
 _ALL_MEMORY = str(1 << 60)
 
 
 @dataclass(frozen=True)
 class Group:
-    """Nodes that one compiled model computes.
+    """Nodes computed by one compiled model.
 
     Attributes:
         nodes: their positions.
         om: the compiled model.
-        record: what the provider reads of it, lines `KEY VALUE`: names of inputs and outputs, and extents.
+        record: its description for the provider, lines `KEY VALUE`: names of inputs and outputs, and extents.
         model: the nodes as an ONNX model.
         inputs, outputs: names, in the order of the record.
         soc: the chip.
@@ -70,8 +70,8 @@ class DeviceGroups:
     Attributes:
         facts: the graph.
         target: an Ascend target.
-        given: its options, those of the session among them.
-        left: why nodes are left, by their positions.
+        given: its options, including the session's.
+        left: why nodes are left out, by position.
         slow: which nodes of the device run on its AI CPU.
     """
 
@@ -102,7 +102,7 @@ class DeviceGroups:
         self._kind = options.gears
 
     def groups(self) -> Iterator[Group]:
-        """The groups of the device; what is left has its reason in `left`.
+        """The groups of the device; the reasons for other nodes are in `left`.
 
         Raises:
             CompileError: the model cannot be divided, as extents are open, or options are wrong; OCC0404 there is no `atc`.
@@ -132,7 +132,7 @@ class DeviceGroups:
         if numbered:
             named = [_renamed(n, f"occ_node_{k}") for k, n in enumerate(facts.nodes)]
         model = policy.part(nodes, named, facts.types, facts.weights, outside, facts.opsets, facts.implicit)
-        if model is not None:  # gears count in the order of the inputs
+        if model is not None:  # gears depend on the order of the inputs
             order = {name: k for k, name in enumerate(facts.inputs)}
             listed = sorted(model.graph.input, key=lambda v: order.get(v.name, len(order)))
             del model.graph.input[:]
@@ -140,10 +140,10 @@ class DeviceGroups:
         return model
 
     def _ask(self, wanted: Sequence[int]) -> None:
-        """Find what the compiler refuses, at the first gear where there are several.
+        """Find what the compiler rejects, at the first gear if there are several.
 
         Raises:
-            CompileError: it refuses the model, and names no node.
+            CompileError: it rejects the model, without naming a node.
         """
         from occ.compiler.driver.compilation import Compilation
         from occ.compiler.driver.settings import Settings
@@ -181,7 +181,7 @@ class DeviceGroups:
         return shorten(node.name or next((o for o in node.output if o), ""), 60)
 
     def _group(self, nodes: list[int]) -> Group | None:
-        """A group, compiled; None with reasons in `left` where that is not possible."""
+        """A compiled group; None with reasons in `left` if that is not possible."""
         model = self._part(nodes)
         if model is None:
             self.left |= dict.fromkeys(nodes, "a value at its border is no tensor")
@@ -208,7 +208,7 @@ class DeviceGroups:
         return Group(nodes, om, record, model, told["input"], told["output"], told["soc"][0])
 
     def _compiled(self, model: ModelProto) -> tuple[Path, str, list[str]]:
-        """The compiled model of a group, its record, and the outputs that it has not."""
+        """The compiled model of a group, its record, and the outputs that it lacks."""
         from occ.compiler.codegen_cann.output.toolkit import find_toolkit
 
         data = model.SerializeToString(deterministic=True)
@@ -233,9 +233,9 @@ class DeviceGroups:
         return cache.path("group", key, ".om"), record, []
 
     def _options_for(self, model: ModelProto) -> tuple[dict[str, str], str]:
-        """The options that a group is compiled with, and the kind of its gears.
+        """The options for compiling a group, and the kind of its gears.
 
-        A group that is not the whole graph may have some of the symbolic dims alone; sizes that are then the same are one gear.
+        A group smaller than the graph may have only some of the symbolic dims; gears that become equal are merged.
         """
         options = {**self._options, "cpu_fallback": "off"}
         symbols = _symbols(model)
@@ -274,7 +274,7 @@ def _compile(
 
 
 def _record(m: Manifest, kind: str) -> str:
-    """What the provider gets of a compiled model: extents of inputs and outputs, for each gear where there are several."""
+    """The record of a compiled model for the provider: input and output extents, per gear if there are several."""
     (part,) = m.parts
     short = {"dynamic_batch_size": "batch", "dynamic_image_size": "image", "dynamic_dims": "dims"}
     lines = [f"name {part.name}", f"soc {part.soc}", *([f"kind {short[kind]}"] if kind else [])]
@@ -303,7 +303,7 @@ def _symbols(model: ModelProto) -> list[str]:
 def _gears(facts: GraphFacts, key: str, given: str) -> list[dict[str, int]]:
     """The gears of a graph by the names of its dims.
 
-    What does not fit is refused when it is compiled.
+    Unsuitable ones are rejected when it is compiled.
     """
     inputs = [facts.types[n] for n in facts.inputs if n in facts.types and n not in facts.weights]
     axes = {"dynamic_batch_size": (0,), "dynamic_image_size": (2, 3)}.get(key)
@@ -332,6 +332,6 @@ def _renamed(node: NodeProto, name: str) -> NodeProto:
 
 
 def reason_text(node: NodeProto, reason: str) -> str:
-    """A node that is left, and why, on one line."""
+    """A node that is left out, and the reason, on one line."""
     name = shorten(node.name or next((o for o in node.output if o), ""), 80)
     return f"{shorten(node.op_type, 60)} `{name}`: {reason}"

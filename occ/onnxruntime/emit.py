@@ -1,4 +1,4 @@
-"""Writes ONNX models whose nodes are artifacts: `occ build --emit ort`. No session of onnxruntime is needed for it."""
+"""Writes ONNX models whose nodes are artifacts: `occ build --emit ort`. This needs no session of onnxruntime."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ from occ.onnxruntime.ortgraph import GraphFacts
 from occ.runtime.version import occ_version
 
 SOURCE = "OccExecutionProvider"
-_IR, _OPSET = 10, 21  # that onnxruntime 1.23 takes, for models that are EPContext nodes alone
-_LARGEST = 1 << 30  # bytes of artifacts inside of a model
+_IR, _OPSET = 10, 21  # IR version for onnxruntime 1.23, for models consisting of EPContext nodes
+_LARGEST = 1 << 30  # maximum bytes of artifacts inside of a model
 
 
 @dataclass(frozen=True)
@@ -38,10 +38,10 @@ class Emitted:
 
     Attributes:
         out: the model.
-        groups: nodes of the model that each EPContext node stands for.
-        left: nodes that stay as they were.
-        files: artifacts next to the model, where they are not inside.
-        reasons: why nodes were left, one text for each; of Ascend targets.
+        groups: nodes of the model that each EPContext node replaces.
+        left: number of unchanged nodes.
+        files: artifacts next to the model, if they are not inside.
+        reasons: why nodes were left out, one text each; for Ascend targets.
     """
 
     out: Path
@@ -82,14 +82,15 @@ def emit(
     shapes: Mapping[str, Sequence[int | str]] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Emitted:
-    """Write a model with an EPContext node for each group of nodes that occ has native code for.
+    """Write a model with an EPContext node for each group of nodes for which occ has native code.
 
     Args:
         model: an ONNX model.
         out: the ONNX file to write.
         target: `cpu`, `cpu-jit`, or an Ascend chip, whose parts the toolkit compiles.
-        embed: put the artifacts into the model; else, and over a gigabyte, they are next to it as `NAME.K.occ`, those of a device as `NAME.K.om`.
-        least: the cost from which on a group is taken (`policy.cost`); all are by default.
+        embed: whether to put the artifacts into the model; otherwise, and over a gigabyte, they are next to it as
+        `NAME.K.occ`, or for a device `NAME.K.om`.
+        least: the minimum cost of a group (`policy.cost`); all are used by default.
         dims: values of symbolic dims to fix.
         shapes: extents of inputs to fix.
         options: of the target.
@@ -121,7 +122,7 @@ def emit(
 def _emit_for_device(
     model: ModelProto, facts: GraphFacts, out: Path, target: str, options: Mapping[str, Any], *, embed: bool
 ) -> Emitted:
-    """Writes the model for an Ascend device: groups are `.om` models, the rest stays with reasons."""
+    """Writes the model for an Ascend device: groups are `.om` models, the rest is left with reasons."""
     divided = DeviceGroups(facts, target, options)
     groups = list(divided.groups())
     whole = str(options.get("enable_cann_subgraph", "")).lower() in ("false", "0", "off")
@@ -143,9 +144,9 @@ def _made(nodes: list[int], path: Path, texts: Mapping[str, str]) -> _Made:
 
 
 def _notes(model: ModelProto, source: Path | None, out: Path, groups: list[tuple[list[int], Path]]) -> str:
-    """Where the plugin finds the model for runs that the artifact refuses: SHA-256 and relative path.
+    """Where the plugin finds the model for runs that the artifact rejects: SHA-256 and relative path.
 
-    Nothing where the artifact takes all sizes, is not the whole model, or the model is not one file in that folder.
+    Empty if the artifact accepts all sizes, is not the whole model, or the model is not one file in that folder.
     """
     if source is None or len(groups) != 1 or len(groups[0][0]) != len(model.graph.node):
         return ""
@@ -158,7 +159,7 @@ def _notes(model: ModelProto, source: Path | None, out: Path, groups: list[tuple
 
 
 def facts_of(model: ModelProto) -> GraphFacts:
-    """A graph as the policy looks at it, from an ONNX model."""
+    """A graph in the policy's form, from an ONNX model."""
     graph = model.graph
     nested = {
         k: list(reads(n)) for k, n in enumerate(graph.node) if any(a.HasField("g") or a.graphs for a in n.attribute)
@@ -172,11 +173,11 @@ def facts_of(model: ModelProto) -> GraphFacts:
 
 
 def _fix(model: ModelProto, dims: Mapping[str, int], shapes: Mapping[str, Sequence[int | str]]) -> None:
-    """Fix extents of the inputs, and forget what was inferred from others."""
+    """Fix extents of the inputs, and drop what was inferred from others."""
     for value in model.graph.input:
         tensor = value.type.tensor_type
         for k, extent in enumerate(shapes.get(value.name, ())):
-            if isinstance(extent, int) and extent != -1:  # which leaves it as it is
+            if isinstance(extent, int) and extent != -1:  # which leaves it unchanged
                 tensor.shape.dim[k].dim_value = extent
         for d in tensor.shape.dim:
             if d.dim_param in dims:
@@ -217,7 +218,7 @@ def _write(model: ModelProto, facts: GraphFacts, groups: list[_Made], out: Path,
 
 
 def _context(data: bytes, name: str, made: _Made, *, embed: bool) -> NodeProto:
-    """The node that stands for a group (onnxruntime's EPContext design)."""
+    """The node that replaces a group (onnxruntime's EPContext design)."""
     return helper.make_node(
         "EPContext", made.reads, made.gives, name, domain="com.microsoft", main_context=1, embed_mode=int(embed),
         ep_cache_context=data, source=made.source, partition_name=name, ep_sdk_version=occ_version(), **made.texts,
@@ -225,7 +226,7 @@ def _context(data: bytes, name: str, made: _Made, *, embed: bool) -> NodeProto:
 
 
 def _sorted(nodes: list[NodeProto]) -> list[NodeProto]:
-    """Nodes in an order in which each follows those that it reads; the given order where that is free."""
+    """Nodes sorted so that each follows its producers; otherwise in the given order."""
     made = {n for node in nodes for n in node.output}
     known: set[str] = set()
     waiting, done = list(nodes), list[NodeProto]()

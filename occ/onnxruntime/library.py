@@ -20,7 +20,7 @@ _ALONE = ("-static-libstdc++", "-static-libgcc", "-Wl,--version-script,exports.t
 
 
 def onnxruntime_module() -> Any:
-    """Onnxruntime itself, which occ does not need.
+    """Onnxruntime itself, an optional dependency.
 
     Raises:
         ModuleNotFoundError: it is not installed.
@@ -37,7 +37,7 @@ def onnxruntime_module() -> Any:
 
 @dataclass(frozen=True)
 class _Kind:
-    """A library: its file, what the names of its own sources begin with, and whether it runs artifacts, by libocc."""
+    """A library: its file, the prefix of its own sources, and whether it runs artifacts, by libocc."""
 
     name: str
     sources: tuple[str, ...]
@@ -63,13 +63,13 @@ def library_sources(kind: str) -> dict[str, str]:
 
 
 def library_key(kind: str) -> str:
-    """A digest of what a library is made of, as `prebuilt` takes it."""
+    """A digest of a library's sources, for `prebuilt`."""
     inside = sources().values() if _KINDS[kind].runs_artifacts else ()
     return made_of(library_sources(kind), *FLAGS, *_ALONE, *inside)
 
 
 def get_library_path(cache: Cache | None = None, kind: str = "cpu") -> Path:
-    """The path of an execution provider's library, as other packages of onnxruntime's plugins have it.
+    """The path of an execution provider's library, as in other onnxruntime plugin packages.
 
     Args:
         cache: the build cache, in which the library is.
@@ -98,6 +98,6 @@ def get_library_path(cache: Cache | None = None, kind: str = "cpu") -> Path:
             try:
                 os.replace(work / "installed", made)
             except OSError:
-                if not made.is_dir():  # else another process has just made it
+                if not made.is_dir():  # another process may just have made it
                     raise
     return made / it.name

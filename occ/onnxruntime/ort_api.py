@@ -1,4 +1,4 @@
-"""The C API of onnxruntime as far as graphs are read through it, by ctypes."""
+"""The part of onnxruntime's C API for reading graphs, by ctypes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class Api:
         self._table = (c.c_void_p * 400).from_address(table)
 
     def __getattr__(self, name: str) -> Any:
-        """A function that returns a status, of which an error is raised as `RuntimeError`."""
+        """A function that returns a status, whose errors are raised as `RuntimeError`."""
         fn = c.CFUNCTYPE(c.c_void_p)(self._table[_SLOTS[name]] or 0)
         fn.argtypes = None  # pyright: ignore[reportAttributeAccessIssue] - pointers and sizes of any number
 

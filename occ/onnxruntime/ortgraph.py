@@ -21,17 +21,17 @@ class GraphFacts:
     """A graph of onnxruntime.
 
     Attributes:
-        nodes: as ONNX; what cannot be said so, such as sub-graphs, is in `opaque`.
+        nodes: as ONNX; those without an ONNX form, such as with sub-graphs, are in `opaque`.
         handles: the same nodes, as onnxruntime's pointers.
-        opaque: positions of nodes that are another provider's, or have sub-graphs or attributes that cannot be read.
-        nested: positions of nodes in `opaque` whose sub-graphs have been read; `read_graph` does so if asked.
-        assigned: the names of providers that have nodes already, by the positions of these.
-        implicit: what nodes with sub-graphs read from outside, by position.
-        types: of values, those that are tensors of known type.
+        opaque: positions of nodes that belong to another provider, or have sub-graphs or unreadable attributes.
+        nested: positions of nodes in `opaque` whose sub-graphs have been read; `read_graph` does so on request.
+        assigned: names of providers that already own nodes, by node position.
+        implicit: outer values that nodes with sub-graphs read, by position.
+        types: of values that are tensors of known type.
         weights: constant initializers, by name.
         inputs, outputs: names of those of the graph.
         opsets: versions by domain.
-        scalars_known: whether a type of no axes is that of a scalar; up to level 23, onnxruntime says the same of any rank.
+        scalars_known: whether a type without axes is a scalar; up to level 23, onnxruntime reports any rank so.
     """
 
     nodes: list[NodeProto] = field(default_factory=list)
@@ -59,10 +59,10 @@ def read_graph(table: int, graph: int, *, nested: bool = False) -> GraphFacts:
     Args:
         table: onnxruntime's functions, of level 23; with `nested`, of level 24.
         graph: the handle.
-        nested: read sub-graphs too.
+        nested: whether to read sub-graphs too.
 
     Raises:
-        RuntimeError: onnxruntime refuses a call.
+        RuntimeError: onnxruntime rejects a call.
     """
     return _Reader(Api(table), nested).graph(graph)
 
@@ -71,7 +71,7 @@ class _Reader:
     def __init__(self, api: Api, nested: bool) -> None:
         self.api, self.nested = api, nested
         self.found = GraphFacts(scalars_known=nested)
-        self.outer: set[str] = set()  # values of graphs around this one
+        self.outer: set[str] = set()  # values of enclosing graphs
 
     def graph(self, graph: int) -> GraphFacts:
         n = self.api.number("NumOpsets", graph)
@@ -112,7 +112,7 @@ class _Reader:
             found.opaque.add(k)
 
     def _read_nested(self, k: int, node: int, made: NodeProto) -> None:
-        """Give a node its sub-graphs, if they can be said in ONNX."""
+        """Add a node's sub-graphs, if they can be expressed in ONNX."""
         n = self.api.number("NumSubgraphs", node)
         graphs, names = (c.c_void_p * n)(), (c.c_char_p * n)()
         try:
@@ -129,7 +129,7 @@ class _Reader:
         """A sub-graph.
 
         Raises:
-            TypeError: a node of it cannot be said in ONNX.
+            TypeError: one of its nodes cannot be expressed in ONNX.
         """
         inner = _Reader(self.api, nested=True)
         facts = inner.graph(graph)
@@ -182,7 +182,7 @@ class _Reader:
             data = (c.c_char * (8 if kind == _INT else 4))()
         else:
             size = c.c_size_t()
-            with suppress(RuntimeError):  # it says how much room it wants
+            with suppress(RuntimeError):  # it reports the required size
                 self.api.ReadAttr(attr, c.c_int(kind), None, c.c_size_t(0), c.byref(size))
             data = (c.c_char * max(size.value, 1))()
             if not size.value:
@@ -192,7 +192,7 @@ class _Reader:
         return data.raw[: out.value if kind in (_STRING, _STRINGS) else len(data)]
 
     def value(self, value: int | None, *, weight: bool = False) -> str:
-        """The name of a value; its type is noted, and its data if it is a constant."""
+        """The name of a value; its type is recorded, and its data if it is constant."""
         if value is None:
             return ""
         name = self.api.text("ValueName", value)

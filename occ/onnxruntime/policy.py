@@ -1,8 +1,6 @@
-"""Partitioning policy: convex groups of supported nodes, above a cost.
+"""Partitioning policy: convex groups of supported nodes, above a minimum cost.
 
-It knows nothing of onnxruntime.
-
-It knows nothing of onnxruntime.
+It is independent of onnxruntime.
 """
 
 from __future__ import annotations
@@ -16,14 +14,14 @@ from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 from occ.compiler.ir.ops import Registry
 from occ.runtime.manifest import Manifest
 
-# A border between groups costs a node about half a microsecond, and onnxruntime the fusions across it; a core handles some
-# thousand elements in that time.
-LEAST = 1 << 15  # elements that a group reads of weights and computes
-UNKNOWN = 16  # what a symbolic extent counts as
+# A border between groups costs a node about half a microsecond, and onnxruntime fusions across it; a core processes a
+# few thousand elements in that time.
+LEAST = 1 << 15  # elements of weights read and results computed by a group
+UNKNOWN = 16  # assumed value of a symbolic extent
 
 
 def supported(node: NodeProto, registry: Mapping[str, object] | None = None) -> bool:
-    """Whether occ has native code for an operator: neither host operators, control flow nor random numbers."""
+    """Whether occ has native code for an operator: not host operators, control flow or random numbers."""
     domain = "" if node.domain == "ai.onnx" else node.domain
     name = f"{domain}.{node.op_type}" if domain else node.op_type
     table = registry if registry is not None else Registry()
@@ -32,7 +30,7 @@ def supported(node: NodeProto, registry: Mapping[str, object] | None = None) -> 
 
 
 def decided_by_data(node: NodeProto, constants: Collection[str]) -> bool:
-    """Whether a node depends on values, such as a shape, that are not constant."""
+    """Whether a node's shape depends on non-constant values, such as a shape operand."""
     spec = Registry().get(f"{node.domain}.{node.op_type}" if node.domain not in ("", "ai.onnx") else node.op_type)
     if spec is None:
         return False
@@ -57,10 +55,10 @@ def convex_groups(
     Args:
         nodes: in topological order.
         taken: whether the node at a position may be in a group.
-        implicit: what nodes read besides their inputs, by position.
+        implicit: values that nodes read in addition to their inputs, by position.
 
-    Each node has a level, the most borders from other nodes to groups on a path to it. Nodes of one level that hang together
-    are a group: a path that leaves it and returns would have crossed a border, and raised the level.
+    Each node has a level, the maximum number of borders from other nodes to groups on a path to it. Connected nodes of
+    one level are a group: a path that leaves it and returns would have crossed a border, and raised the level.
     """
     makers = {name: k for k, node in enumerate(nodes) for name in node.output if name}
     level, root = [0] * len(nodes), list(range(len(nodes)))
@@ -91,7 +89,7 @@ def cost(
     types: Mapping[str, ValueInfoProto],
     weights: Mapping[str, TensorProto],
 ) -> int:
-    """Elements of weights that a group reads, and elements that it computes."""
+    """Elements of weights that a group reads, plus elements that it computes."""
     total = 0
     for k in group:
         read = sum(math.prod(weights[n].dims) for n in nodes[k].input if n in weights)
@@ -114,16 +112,16 @@ def part(
     opsets: Mapping[str, int],
     implicit: Mapping[int, Iterable[str]] | None = None,
 ) -> ModelProto | None:
-    """A group as a model; None where a value at its border has no tensor type.
+    """A group as a model; None if a value at its border has no tensor type.
 
     Args:
         group: positions, in order.
         nodes: of the graph.
         types: of values.
         weights: constants, which become the model's own.
-        read_outside: values that others read, the outputs of the graph among them.
+        read_outside: values with other readers, including the outputs of the graph.
         opsets: versions by domain.
-        implicit: what nodes read besides their inputs, by position.
+        implicit: values that nodes read in addition to their inputs, by position.
     """
     inside = [nodes[k] for k in group]
     made = {n for node in inside for n in node.output if n}
@@ -139,10 +137,10 @@ def part(
 
 
 def takes_fewer_sizes(made: Manifest, declared: Iterable[ValueInfoProto]) -> bool:
-    """Whether an artifact refuses sizes that its model may be run with.
+    """Whether an artifact rejects sizes that its model may be run with.
 
-    A build takes sizes that meet in an operator for equal; in ONNX, one of them may be 1 and broadcast, and onnxruntime does
-    not compare sizes of one name either.
+    A build assumes that sizes which meet in an operator are equal; in ONNX, one of them may be 1 and broadcast, and
+    onnxruntime does not compare sizes with the same name either.
     """
     free = [d for v in made.inputs for d in v.shape if not isinstance(d, int)]
     known = {d.name for d in made.dims if d.hi is None and d.divisible_by == 1 and d.lo <= 1}

@@ -1,4 +1,4 @@
-"""Inputs of typical runs, by which the ranges of activations are found: from an .npz file, a folder, or Python."""
+"""Typical inputs for calibrating the ranges of activations: from an .npz file, a folder, or Python."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ _SUFFIXES = (".npz", ".npy", ".pb")
 
 @dataclass(frozen=True)
 class Samples:
-    """Inputs of runs, each read when it is needed.
+    """Inputs of runs, each read on demand.
 
     Attributes:
         ports: the inputs of the model.
-        places: of each sample: what messages call it, and where it is read from, files or arrays.
+        places: of each sample: its name for messages, and its source, files or arrays.
     """
 
     ports: tuple[ValueInfoProto, ...]
@@ -42,9 +42,9 @@ def samples_of(data: Data, graph: GraphProto) -> Samples:
     """The samples of a model.
 
     Args:
-        data: an .npz file; a folder of .npz files, of .npy or .pb files where the model has one input, or of folders with
-            `input_0.pb` and so on, as ONNX's test data are; or inputs by name, one mapping a run. Where a model has a fixed
-            batch, an array of several batches is taken apart.
+        data: an .npz file; a folder of .npz files, of .npy or .pb files if the model has one input, or of folders with
+        `input_0.pb` and so on, as in ONNX's test data; or inputs by name, one mapping per run. If a model has a fixed
+        batch, an array of several batches is split.
         graph: of the model.
 
     Raises:
@@ -93,7 +93,7 @@ def _number(path: Path) -> tuple[int, str]:
 
 
 def _read(files: tuple[Path, ...], ports: tuple[ValueInfoProto, ...]) -> dict[str, np.ndarray]:
-    """The arrays of a sample by the names of inputs; by their order where files have no such names."""
+    """The arrays of a sample by input name; by order if files have no such names."""
     found: list[tuple[str, np.ndarray]] = [pair for f in files for pair in arrays_of(str(f)).items()]
     known = {p.name for p in ports}
     in_order = len(files) > 1 or (len(found) == len(ports) == 1 and all(f.suffix != ".npz" for f in files))
@@ -103,7 +103,7 @@ def _read(files: tuple[Path, ...], ports: tuple[ValueInfoProto, ...]) -> dict[st
 
 
 def _checked(given: dict[str, np.ndarray], ports: tuple[ValueInfoProto, ...], place: str) -> dict[str, np.ndarray]:
-    """A sample that fits the inputs.
+    """A sample that matches the inputs.
 
     Raises:
         RunError: OCC0501 it does not.
@@ -137,7 +137,7 @@ def _fitting(x: np.ndarray, port: ValueInfoProto, place: str) -> np.ndarray:
 
 
 def _fits(shape: tuple[int, ...], extents: tuple[int | str, ...]) -> bool:
-    """Whether an array has the extents of an input, or several times those of its first axis."""
+    """Whether an array has the extents of an input, or a multiple on its first axis."""
     if len(shape) != len(extents):
         return False
     apart = [(k, n, d) for k, (n, d) in enumerate(zip(shape, extents, strict=True)) if isinstance(d, int) and n != d]
@@ -152,7 +152,7 @@ def _extents(port: ValueInfoProto) -> tuple[int | str, ...] | None:
 
 
 def _split(given: dict[str, np.ndarray], ports: tuple[ValueInfoProto, ...]) -> Iterator[dict[str, np.ndarray]]:
-    """Runs of the batch that the model has, of arrays of several batches."""
+    """Runs with the model's batch, from arrays of several batches."""
     counts: dict[str, tuple[int, int]] = {}
     for port in ports:
         extents, x = _extents(port), given[port.name]
@@ -165,7 +165,7 @@ def _split(given: dict[str, np.ndarray], ports: tuple[ValueInfoProto, ...]) -> I
 
 
 class Reader:
-    """What the library asks for one run after another (its CalibrationDataReader)."""
+    """The library's source of successive inputs (its CalibrationDataReader)."""
 
     def __init__(self, samples: Iterable[Arrays]) -> None:
         self._left = iter(samples)

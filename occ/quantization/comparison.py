@@ -1,4 +1,4 @@
-"""A quantised model beside the one in floats: size, time of a run, and differences, by occ and by onnxruntime."""
+"""Comparison of a quantised model with the original: size, run time, and differences, by occ and by onnxruntime."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FLOATS, CODES = "floats", "codes"
 
 @dataclass(frozen=True)
 class Difference:
-    """How far an output is off.
+    """The deviation of an output.
 
     Attributes:
-        largest: of its elements, as a share of the largest value in floats.
-        mean: root mean square of the difference, in parts of that of the output in floats.
+        largest: maximum over its elements, relative to the largest original value.
+        mean: root mean square of the difference, relative to that of the original output.
     """
 
     largest: float
@@ -34,7 +34,7 @@ class Difference:
 
     @classmethod
     def of(cls, got: np.ndarray, expected: np.ndarray) -> Difference:
-        """The difference of two arrays; infinite where their shapes or types differ."""
+        """The difference of two arrays; infinite if their shapes or types differ."""
         largest = difference(got, expected)
         if not np.isfinite(largest) or expected.dtype.kind not in "fiub" or not expected.size:
             return cls(largest, largest)
@@ -45,14 +45,14 @@ class Difference:
 
 @dataclass
 class Comparison:
-    """What quantising a model changed.
+    """The effects of quantising a model.
 
     Attributes:
         bytes_before, bytes_after: of the files.
         threads: of a run.
         times: of a run, by runtime and `floats` or `codes`: `occ floats`.
-        differences: of the outputs in codes from those in floats, by runtime and output.
-        losses: of the nodes, the most first.
+        differences: of the quantised outputs from the original ones, by runtime and output.
+        losses: of the nodes, largest first.
         notes: what could not be compared, and why.
     """
 
@@ -65,7 +65,7 @@ class Comparison:
     notes: list[str] = field(default_factory=list)
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON data."""
         rows = [
             {"runtime": name, "output": output, **asdict(d)}
             for name, outputs in self.differences.items()
@@ -74,7 +74,7 @@ class Comparison:
         return asdict(self) | {"differences": rows, "speed": {name: self.speed(name) for name in self.differences}}
 
     def speed(self, runtime: str) -> float | None:
-        """How many runs in codes take the time of one in floats; None where it was not measured.
+        """The speed-up of the quantised model; None if it was not measured.
 
         Processor time on one thread, wall clock on more.
         """
@@ -84,7 +84,7 @@ class Comparison:
         return floats.cpu_ratio / codes.cpu_ratio if self.threads == 1 else floats.ratio / codes.ratio
 
     def lines(self, most: int = 5) -> list[str]:
-        """A table for people: a line a runtime, then a line for each output, then the nodes that lose most."""
+        """A table for people: a line per runtime, then a line for each output, then the nodes that lose most."""
         share = self.bytes_after / max(self.bytes_before, 1)
         made = [f"size     {_size(self.bytes_before)} to {_size(self.bytes_after)} ({share:.0%})"]
         for name, outputs in self.differences.items():
@@ -123,11 +123,11 @@ def compare(made: Comparison, floats: Model, codes: Model, inputs: Arrays, opene
     """Run both models on the samples, and record differences and times.
 
     Args:
-        made: what to fill.
+        made: the result to fill in.
         floats, codes: the models.
         inputs: of a run.
         opened: makes a session of occ; None where the target does not run here.
-        rounds: blocks of runs of each; 0 for no times.
+        rounds: blocks of runs of each; 0 to skip timing.
 
     Raises:
         CompileError, RunError: a model cannot be compiled, or run.
@@ -155,7 +155,7 @@ def compare(made: Comparison, floats: Model, codes: Model, inputs: Arrays, opene
 
 
 class _Onnxruntime:
-    """A session of onnxruntime that runs as one of occ does."""
+    """An onnxruntime session with the interface of occ's."""
 
     def __init__(self, model: Model, threads: int) -> None:
         import onnxruntime

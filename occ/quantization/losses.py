@@ -1,4 +1,4 @@
-"""What each node of a quantised model loses alone: operands in floats, its result from codes beside that in floats."""
+"""The quantisation loss of each node by itself: its quantised result for original operands."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ Arrays = Mapping[str, np.ndarray]
 
 @dataclass(frozen=True)
 class Loss:
-    """What a node loses alone.
+    """The loss of a single node.
 
     Attributes:
         node: its name.
         type: its operator.
-        error: root mean square of the difference, in parts of that of the result in floats.
-        weights: bytes of its weights in floats, which leaving it out would cost.
+        error: root mean square of the difference, relative to that of the original result.
+        weights: bytes of its float weights, the cost of leaving it unquantised.
     """
 
     node: str
@@ -32,20 +32,20 @@ class Loss:
     weights: int
 
     def as_data(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON data."""
         return asdict(self)
 
 
 def losses(floats: ModelProto, codes: ModelProto, inputs: Arrays) -> list[Loss]:
-    """The nodes that compute with codes, those that lose most first.
+    """The quantised nodes, largest loss first.
 
     Args:
-        floats: the model that was quantised, its weights inside.
-        codes: what became of it, values of the same meaning under the same names.
+        floats: the original model, with its weights inside.
+        codes: its quantised form, with corresponding values under the same names.
         inputs: of a typical run, by name.
 
     Raises:
-        ImportError: there is no onnxruntime, which runs both.
+        ImportError: onnxruntime, which runs both, is not installed.
     """
     pairs = list(replaced(floats, codes))
     wanted = {n for _, part in pairs for n in (part.value, *part.needed)}
@@ -69,13 +69,13 @@ def _bytes(dims: Any, data_type: int) -> int:
 
 @dataclass(frozen=True)
 class _Part:
-    """The nodes by which a quantised model computes what a node in floats gives.
+    """The nodes of a quantised model that compute the result of an original node.
 
     Attributes:
         nodes: in order.
-        needed: values of the model in floats that they read.
-        value: what they give, by its name in the model in floats.
-        result: the same in the quantised model, after its own codes if it has some.
+        needed: values of the original model that they read.
+        value: their result, by its name in the original model.
+        result: the same in the quantised model, after quantisation if it is quantised.
     """
 
     nodes: tuple[NodeProto, ...]
@@ -84,7 +84,7 @@ class _Part:
     result: str
 
     def model(self, codes: ModelProto, types: Mapping[str, ValueInfoProto]) -> ModelProto:
-        """The part as a model of its own."""
+        """The part as a separate model."""
         read = {n for node in self.nodes for n in reads(node)}
         weights = [t for t in codes.graph.initializer if t.name in read]
         inputs = [types[n] for n in self.needed]
@@ -93,7 +93,7 @@ class _Part:
 
 
 def replaced(floats: ModelProto, codes: ModelProto) -> Iterator[tuple[NodeProto, _Part]]:
-    """The nodes in floats whose result is computed in another way in a quantised model, with that way."""
+    """The original nodes whose result is computed differently in a quantised model, with those nodes."""
     graph = _Codes.of(floats, codes)
     by_name = {node.name: node for node in floats.graph.node}
     for node in floats.graph.node:
@@ -104,7 +104,7 @@ def replaced(floats: ModelProto, codes: ModelProto) -> Iterator[tuple[NodeProto,
         same = [by_name[n.name] for n in part.nodes if n.name in by_name and n.op_type == by_name[n.name].op_type]
         if not any(is_coded(n) for n in part.nodes):
             continue
-        # An activation that saturation computes is gone, and the node before it gives its result.
+        # An activation implied by saturation is gone, and the preceding node computes its result.
         yield (node if node in same or not same else same[-1]), part
 
 
@@ -114,9 +114,9 @@ class _Codes:
 
     Attributes:
         nodes: in order.
-        makers: by what they give.
+        makers: by their results.
         pairs: the result of the DequantizeLinear that follows a QuantizeLinear of a value, by the name of the value.
-        known: values that the model in floats has too.
+        known: values that the original model has too.
     """
 
     nodes: tuple[NodeProto, ...]
@@ -133,7 +133,7 @@ class _Codes:
         return cls(nodes, {o: node for node in nodes for o in node.output if o}, pairs, frozenset(known))
 
     def part(self, value: str) -> _Part:
-        """The nodes by which a value is computed of others that the model in floats has, and its own codes."""
+        """The nodes that compute a value from others of the original model, and its codes."""
         result = self.pairs.get(value, value)
         taken: set[int] = set()
         needed: list[str] = []
@@ -149,7 +149,7 @@ class _Codes:
 
 
 def _run(model: ModelProto, names: list[str], inputs: Arrays) -> dict[str, np.ndarray]:
-    """Run a model as it is written, by onnxruntime without its optimiser."""
+    """Run a model unchanged, in onnxruntime without its optimiser."""
     import onnxruntime
 
     options: Any = onnxruntime.SessionOptions()

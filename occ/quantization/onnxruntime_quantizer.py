@@ -1,4 +1,4 @@
-"""Calls onnxruntime's quantisers: static and dynamic int8, and codes of weights alone."""
+"""Calls onnxruntime's quantisers: static and dynamic int8, and weight-only."""
 
 from __future__ import annotations
 
@@ -24,14 +24,15 @@ _PASSED_ON = ("AveragePool", "Clip", "LeakyRelu", "MaxPool", "Relu")
 
 @dataclass(frozen=True)
 class Coded:
-    """What the library made.
+    """The library's result.
 
     Attributes:
-        floats: what was quantised: the model, with what is done to it before.
+        floats: the model after preprocessing, before quantisation.
         codes: the result.
         left: nodes that stay in floats.
-        types: of operators that compute with codes; None for all whose form changed. Others of a QDQ model read what codes stand for.
-        runs: how many ranges are of.
+        types: of operators that compute with codes; None for all whose form changed. Others in a QDQ model read
+        dequantised values.
+        runs: number of calibration runs.
     """
 
     floats: ModelProto
@@ -42,7 +43,7 @@ class Coded:
 
     @property
     def changed(self) -> dict[str, str]:
-        """The nodes that compute with codes, in the order of the model: the type of each by its name."""
+        """The nodes that compute with codes, in model order: the type of each by name."""
         from occ.quantization.losses import replaced
 
         nodes = (node for node, _ in replaced(self.floats, self.codes) if node.name not in self.left)
@@ -52,7 +53,7 @@ class Coded:
 def run_quantizer(
     floats: ModelProto, original: ModelProto, asked: QuantizationRequest, samples: Samples | None, scratch: Path
 ) -> Coded:
-    """Let the library quantise a model; its errors are ours."""
+    """Let the library quantise a model; its errors are converted to ours."""
     known = {n.op_type for n in (*nodes_of(floats.graph), *original.graph.node)}
     if strange := next((t for t in asked.operators if t not in known), None):
         help_ = closest(strange, known) or f"it has {', '.join(sorted(known)[:12])}"
@@ -68,7 +69,7 @@ def run_quantizer(
     except ImportError as e:
         text = f"quantising needs `{e.name or 'onnxruntime'}`, which is not installed"
         raise error("OCC0409", text, help="pip install 'occ-compiler[quantize]'") from None
-    except Exception as e:  # the library raises what it likes, onnxruntime below it too
+    except Exception as e:  # the library, and onnxruntime below it, raise various exceptions
         reason = (str(e).strip().splitlines() or [type(e).__name__])[0]
         help_ = "leave nodes out with --keep, or types of operators with --operators; `occ diff MODEL` says whether onnxruntime runs the model at all"
         raise error("OCC0617", f"onnxruntime cannot quantise the model: {shorten(reason, 240)}", help=help_) from e
@@ -94,12 +95,12 @@ def _static(
 
 
 def _plain_sums(graph: GraphProto) -> list[str]:
-    """Sums that stay in floats: those whose operands are not all of convolutions, as in residual nets.
+    """Additions that stay in floats: those whose operands do not all come from convolutions, as in residual nets.
 
-    A sum with a constant is a step of a function such as HardSwish, one in a transformer leads to a normalisation, and a mask
-    has a range that leaves no steps for what it masks.
+    An addition of a constant is a step of a function such as HardSwish, one in a transformer leads to a normalisation,
+    and the range of a mask leaves no steps for the values that it masks.
     """
-    made: set[str] = set()  # by convolutions, and what passes their codes on
+    made: set[str] = set()  # by convolutions, and ops that pass their codes on
     left: list[str] = []
     for node in graph.node:
         of_codes = all(name in made for name in node.input[: 1 if node.op_type in _PASSED_ON else None])
@@ -111,7 +112,7 @@ def _plain_sums(graph: GraphProto) -> list[str]:
 
 
 def _optimised(floats: ModelProto, scratch: Path) -> ModelProto:
-    """The model with BatchNormalization in its Convs and constants folded: what is between a product and its codes loses most."""
+    """The model with BatchNormalization folded into its Convs, and constants folded, since ops in between lose most."""
     from onnxruntime.quantization.shape_inference import quant_pre_process
 
     given, made = scratch / "given.onnx", scratch / "optimised.onnx"
@@ -158,7 +159,7 @@ def _weights_alone(floats: ModelProto, original: ModelProto, asked: Quantization
 
 
 def _write(model: ModelProto, path: Path) -> None:
-    """Write a copy with its weights in a file beside it, whatever their size."""
+    """Write a copy with its weights in a file next to it, whatever their size."""
     copy = ModelProto()
     copy.CopyFrom(model)
     onnx.save(copy, str(path), save_as_external_data=True, location=f"{path.stem}.data")
@@ -166,7 +167,7 @@ def _write(model: ModelProto, path: Path) -> None:
 
 @contextmanager
 def quiet() -> Generator[None]:
-    """Keep what the library prints and logs from the streams of the command."""
+    """Keep the library's output and logs out of the command's streams."""
     before = logging.root.manager.disable
     logging.disable(logging.ERROR)
     try:

@@ -1,4 +1,4 @@
-"""A model as the quantiser needs it: constant weights, no functions, named nodes, an operator set with codes."""
+"""Preprocessing for the quantiser: constant weights, no functions, named nodes, an operator set with codes."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from onnx import GraphProto, ModelProto, NodeProto, TensorProto, helper, inliner
 from occ.analysis.onnx_graph import with_data
 from occ.compiler.diagnostics import closest, error, shorten
 
-_PER_CHANNEL = 13  # the operator set since which DequantizeLinear has scales along an axis
+_PER_CHANNEL = 13  # the operator set from which DequantizeLinear supports scales along an axis
 _CODED = frozenset({
     "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "MatMulNBits", "MatMulBnb4",
     "GatherBlockQuantized", "AscendQuant", "AscendDequant", "AscendAntiQuant", "NPUAscendQuantV2",
@@ -22,17 +22,17 @@ _HALVES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16:
 
 
 def prepared(model: ModelProto, folder: Path, *, halves: bool, upgrade: bool) -> ModelProto:
-    """A model of the same meaning with constant weights inside, and a name for each node.
+    """An equivalent model with constant weights inside, and a name for each node.
 
     Args:
-        model: as it was read; it is not changed.
+        model: the original; it is not changed.
         folder: where its external data are.
         halves: whether weights may be half-precision floats.
-        upgrade: whether it needs an operator set with scales for each channel.
+        upgrade: whether it needs an operator set with per-channel scales.
 
     Raises:
-        CompileError: OCC0106 its external data cannot be read; OCC0617 it is quantised already, or has no f32 weights; OCC0103 its
-            operator set is too old, and cannot be converted.
+        CompileError: OCC0106 its external data cannot be read; OCC0617 it is already quantised, or has no f32 weights;
+        OCC0103 its operator set is too old, and cannot be converted.
     """
     made = ModelProto()
     made.CopyFrom(model)
@@ -65,7 +65,7 @@ def is_coded(node: NodeProto) -> bool:
 
 
 def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
-    """The nodes of a graph and of those inside of it."""
+    """The nodes of a graph and of its sub-graphs."""
     for node in graph.node:
         yield node
         for attribute in node.attribute:
@@ -74,7 +74,7 @@ def nodes_of(graph: GraphProto) -> Iterator[NodeProto]:
 
 
 def _gather_constants(graph: GraphProto) -> None:
-    """Make initializers of Constant nodes, and of initializers that are inputs too constants: the quantiser reads no others."""
+    """Turn Constant nodes, and initializers that are also inputs, into plain initializers, which the quantiser needs."""
     kept: list[NodeProto] = []
     for node in graph.node:
         value = constant(node)
@@ -86,7 +86,10 @@ def _gather_constants(graph: GraphProto) -> None:
     del graph.node[:]
     graph.node.extend(kept)
     fixed = {t.name for t in graph.initializer}
-    for declared in (graph.input, graph.value_info):  # the quantiser transposes weights, whatever is declared of them
+    for declared in (
+        graph.input,
+        graph.value_info,
+    ):  # the quantiser transposes weights, whatever they are declared as
         others = [v for v in declared if v.name not in fixed]
         del declared[:]
         declared.extend(others)
@@ -110,7 +113,7 @@ def constant(node: NodeProto) -> TensorProto | None:
 
 
 def _upgraded(model: ModelProto) -> ModelProto:
-    """The model in an operator set with scales for each channel."""
+    """The model in an operator set with per-channel scales."""
     version = next((o.version for o in model.opset_import if o.domain in ("", "ai.onnx")), _PER_CHANNEL)
     if version >= _PER_CHANNEL:
         return model
@@ -126,7 +129,7 @@ def _upgraded(model: ModelProto) -> ModelProto:
 
 
 def _name_nodes(graph: GraphProto) -> None:
-    """Name nodes that have no name of their own after their first result: nodes are left out by name."""
+    """Name nodes without a unique name after their first result: nodes are excluded by name."""
     seen: set[str] = set()
     for node in graph.node:
         if not node.name or node.name in seen:
@@ -141,9 +144,9 @@ def _meant(name: str, known: set[str]) -> str:
 
 
 def named(graph: GraphProto, original: GraphProto, names: Sequence[str]) -> list[str]:
-    """The nodes of a prepared graph that names stand for.
+    """The nodes of a prepared graph for given names.
 
-    A name is of a node, there or in the original, or of a value that one gives.
+    A name is that of a node, there or in the original, or of one of its results.
 
     Raises:
         CompileError: OCC0205 there is no such node or value.
@@ -169,6 +172,6 @@ def named(graph: GraphProto, original: GraphProto, names: Sequence[str]) -> list
 
 
 def saved(model: ModelProto, path: Path) -> None:
-    """Write a model; weights above a gigabyte, which protobuf may not hold, go to a `.data` file beside it."""
+    """Write a model; weights above a gigabyte, which protobuf cannot hold, go to a `.data` file next to it."""
     big = sum(len(t.raw_data) for t in model.graph.initializer) > 1 << 30
     onnx.save(model, str(path), save_as_external_data=big, location=f"{path.name}.data")

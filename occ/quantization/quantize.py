@@ -29,16 +29,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Quantized:
-    """A model that was quantised.
+    """A quantised model.
 
     Attributes:
         path: where it was written.
-        form: what was done, for people.
+        form: a description of what was done.
         floats: the model that was quantised, with its weights inside.
         codes: the model that was written, the same.
-        nodes: of `floats` that became others, by name: the type of each.
-        samples: runs that ranges were found by.
-        bytes_before, bytes_after: of the files, those of external data too.
+        nodes: nodes of `floats` that changed, by name: the type of each.
+        samples: number of calibration runs.
+        bytes_before, bytes_after: of the files, including external data.
     """
 
     path: Path
@@ -51,14 +51,14 @@ class Quantized:
     bytes_after: int
 
     def losses(self, inputs: dict[str, Any]) -> list[Loss]:
-        """What each node loses alone for some inputs, the most first; see `losses.Loss`."""
+        """The loss of each node by itself for some inputs, largest first; see `losses.Loss`."""
         from occ.quantization.losses import losses
 
         return [one for one in losses(self.floats, self.codes, inputs) if one.node in self.nodes]
 
     @property
     def types(self) -> str:
-        """The types of operators that changed, with how many: `Conv 52, Gemm 1`."""
+        """The types of operators that changed, with counts: `Conv 52, Gemm 1`."""
         return ", ".join(f"{kind} {n}" for kind, n in Counter(self.nodes.values()).most_common())
 
 
@@ -76,26 +76,27 @@ def quantize(
     per_channel: bool = True,
     reduce_range: bool = False,
 ) -> Quantized:
-    """Write a model whose weights, or weights and activations, are codes of 8 or 4 bits; the forms are docs/quantize.md's.
+    """Write a model whose weights, or weights and activations, are codes of 8 or 4 bits; see docs/quantize.md.
 
     Args:
         model: path, bytes or message of an ONNX model in f32.
         out: the ONNX file to write.
         calibrate: inputs of typical runs, for static quantisation: see `calibration.samples_of`.
-        weights: `int8` or `int4` for codes of weights alone. Without this and `calibrate`, activations are coded as they come.
-        target: what the codes are for: Ascend targets want those of AMCT.
-        method: how ranges are found: `minmax`, `entropy`, `percentile`.
-        keep: nodes, or values that nodes give, that stay in floats.
-        operators: types of operators to quantise, instead of those that the target's form has.
-        block: elements of a column of a weight that share a scale, with `weights`: 16, 32, 64, 128 or 256.
+        weights: `int8` or `int4` for weight-only quantisation. Without this and `calibrate`, activations are quantised
+        dynamically.
+        target: the target of the codes: Ascend targets need AMCT's form.
+        method: calibration method: `minmax`, `entropy`, `percentile`.
+        keep: nodes, or results of nodes, that stay in floats.
+        operators: types of operators to quantise, instead of the target's default.
+        block: elements of a weight column that share a scale, with `weights`: 16, 32, 64, 128 or 256.
         per_channel: whether each channel of a weight has a scale of its own.
         reduce_range: whether weights have 7 bits, for runtimes that saturate.
 
     Raises:
-        CompileError: OCC0101, OCC0102, OCC0106 the model cannot be read; OCC0103 its operator set is too old; OCC0205 `keep`
-            names nothing; OCC0409 the library is missing; OCC0603 an argument has no
-            such value; OCC0605 the file cannot be written; OCC0617 the model cannot be
-            quantised. RunError: OCC0501 the inputs of `calibrate` do not fit the model.
+        CompileError: OCC0101, OCC0102, OCC0106 the model cannot be read; OCC0103 its operator set is too old; OCC0205
+        `keep` names nothing; OCC0409 the library is missing; OCC0603 an invalid argument; OCC0605 the file cannot be
+        written; OCC0617 the model cannot be quantised. RunError: OCC0501 the inputs of `calibrate` do not match the
+        model.
     """
     get_target(target)
     asked = QuantizationRequest(
@@ -140,7 +141,7 @@ def _told(asked: QuantizationRequest, samples: Samples | None, count: int) -> st
 
 
 def _size(message: ModelProto, folder: Path, model: object) -> int:
-    """Bytes of a model and of the files that its weights are in."""
+    """Bytes of a model including its weight files."""
     own = os.path.getsize(cast(Any, model)) if isinstance(model, (str, os.PathLike)) else message.ByteSize()
     files = {
         folder / entry.value
@@ -153,7 +154,7 @@ def _size(message: ModelProto, folder: Path, model: object) -> int:
 
 
 def _written(codes: ModelProto, place: Path) -> int:
-    """Write the model instead of what is there, whole or not at all; its size in bytes."""
+    """Replace a file by the model, completely or not at all; returns its size in bytes."""
     place.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(prefix=".occ-", dir=place.parent) as folder:
         made = Path(folder) / place.name

@@ -15,8 +15,9 @@ BLOCKS = (16, 32, 64, 128, 256)
 METHODS: dict[str, str] = {"minmax": "MinMax", "entropy": "Entropy", "percentile": "Percentile"}  # names of the library
 BITS: dict[str, int] = {"int8": 8, "int4": 4}
 
-# Products, and what is between them and takes codes as they are. Sums of two convolutions, as in residual nets, go with them;
-# Concat and Resize do not: tensors of unlike ranges would share a scale there, as boxes and scores of a detector.
+# Products, and the ops between them that pass codes through. Additions of two convolutions, as in residual nets, are
+# included; Concat and Resize are not: tensors with different ranges would share a scale, such as boxes and scores of a
+# detector.
 _PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 _BETWEEN = (
     "Add",
@@ -34,13 +35,13 @@ _BETWEEN = (
 
 @dataclass(frozen=True)
 class Form:
-    """The codes that a kind of target computes with.
+    """The quantised form for a kind of target.
 
     Attributes:
-        operators: that static quantisation turns into operators on codes.
-        signed: whether the codes of activations are `int8` about a zero point of 0, rather than `uint8` with one of their own.
-        options: further ones of the library.
-        device: whether runs need one, which this machine may not have.
+        operators: those that static quantisation turns into operators on codes.
+        signed: whether codes of activations are `int8` with zero point 0, rather than `uint8` with one of their own.
+        options: further options of the library.
+        device: whether runs need a device, which this machine may not have.
     """
 
     operators: tuple[str, ...]
@@ -49,10 +50,10 @@ class Form:
     options: tuple[tuple[str, bool], ...] = ()
 
 
-# x86 multiplies `uint8` by `int8` (vpdpbusd); 8-bit kernels of ARM take either.
+# x86 multiplies `uint8` by `int8` (vpdpbusd); 8-bit kernels on ARM accept either.
 CPU = Form((*_PRODUCTS, *_BETWEEN), signed=False, options=(("MatMulConstBOnly", True),))
-# AMCT quantises the operands of convolutions and of products with constants; AscendQuant has `int8` codes, and a zero point of 0
-# leaves nothing to take out of the sums (docs/ascend.md, "Quantised models").
+# AMCT quantises the operands of convolutions and of products with constants; AscendQuant has `int8` codes, and with a
+# zero point of 0 the sums need no correction (docs/ascend.md, "Quantised models").
 ASCEND = Form(
     (*_PRODUCTS, "AveragePool", "MaxPool", "Relu"),
     signed=True,
@@ -62,7 +63,7 @@ ASCEND = Form(
 
 
 def form_of(target: str) -> Form:
-    """The form for a target: that of devices where it makes graphs of GE."""
+    """The form for a target: the device form if it generates GE graphs."""
     return ASCEND if "ge" in get_target(target).texts else CPU
 
 
@@ -71,14 +72,14 @@ class QuantizationRequest:
     """How a model is quantised.
 
     Attributes:
-        weights: weights alone, in as many bits; None for weights and activations of 8 bits.
-        target: what the codes are for.
-        method: how the ranges of activations are found: their extremes, the loss of information, or the percentile 99.999.
-        keep: nodes, or values that nodes give, that stay in floats.
-        operators: types of operators to quantise; those that the form lists if empty.
-        block: elements of a column of a weight that share a scale, where weights alone are quantised.
+        weights: bits of weight-only quantisation; None for weights and activations of 8 bits.
+        target: the target of the codes.
+        method: calibration of activation ranges: extremes, loss of information, or the percentile 99.999.
+        keep: nodes, or results of nodes, that stay in floats.
+        operators: types of operators to quantise; the form's own if empty.
+        block: elements of a weight column that share a scale, for weight-only quantisation.
         per_channel: whether each channel of a weight has a scale of its own.
-        reduce_range: whether weights have 7 bits, so that no runtime saturates that adds products of bytes in 16 bits.
+        reduce_range: whether weights have 7 bits, so that no runtime saturates when adding byte products in 16 bits.
     """
 
     weights: Weights | None = None
@@ -91,7 +92,7 @@ class QuantizationRequest:
     reduce_range: bool = False
 
     def check(self, calibrated: bool) -> None:
-        """Refuse values that there are not.
+        """Reject invalid values.
 
         Raises:
             CompileError: OCC0603.

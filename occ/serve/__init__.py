@@ -1,4 +1,4 @@
-"""Models behind a network: batches of requests, a runtime of MLServer, and the server that `occ serve` starts.
+"""Serving models: batches of requests, an MLServer runtime, and the server that `occ serve` starts.
 
 `occ.serve.mlserver` needs MLServer (`pip install 'occ-compiler[mlserver]'`), `occ.serve.batching` nothing. Servers of language models
 are `occ.serve.openai`.

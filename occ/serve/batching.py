@@ -1,8 +1,8 @@
 """Dynamic batching: requests that arrive during a run are the next batch.
 
-A lone run has all threads. Where requests share no runs and more than one client asks, two runs go side by side on half of the
-threads each: one computes while the event loop decodes for the other, and threads of a run wait less for one that the event loop
-keeps off its processor. Requests that may share runs go one run after another, because two at once would leave less to share.
+A lone run has all threads. If requests share no runs and several clients send them, two runs go in parallel on half of
+the threads each: one computes while the event loop decodes for the other, and threads wait less for one that the event
+loop displaces. Requests that may share runs go one run after another, because two at once would leave less to share.
 
 A request that makes a run fail fails alone: the others of its batch run again without it.
 """
@@ -21,12 +21,12 @@ from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 
 Arrays = dict[str, np.ndarray]
-_CLOSE = 1e-3  # of the largest value: rows of one batch and of another take other kernels
+_CLOSE = 1e-3  # relative to the largest value: batches of different sizes use different kernels
 
 
 @dataclass
 class _Asked:
-    """A request: its inputs, and who waits for the outputs."""
+    """A request: its inputs, and a future for the outputs."""
 
     inputs: Arrays
     answer: asyncio.Future[Arrays]
@@ -37,9 +37,9 @@ class _Asked:
 
     @property
     def kind(self) -> tuple[object, ...]:
-        """What requests of one batch have in common: their extents but for the first.
+        """What requests of one batch have in common: their extents except the first.
 
-        The first one is the same for all inputs.
+        The first extent is the same for all inputs.
         """
         alone = len({x.shape[0] for x in self.inputs.values()}) > 1 and id(self)
         return (alone, *((n, x.shape[1:]) for n, x in sorted(self.inputs.items())))
@@ -49,12 +49,13 @@ class Batcher:
     """Runs requests of many clients on one session, from one event loop.
 
     Args:
-        session: runs what comes alone.
-        half: the same model on half of the threads, for two runs at once if `most` is 1; without it there is one at a time.
+        session: runs single requests and batches.
+        half: the same model on half of the threads, for two runs at once if `most` is 1; without it there is one at a
+        time.
 
     Attributes:
-        most: rows of a batch; 1 runs each request by itself.
-        watch: called with the rows of each run, from the thread of the run.
+        most: maximum rows of a batch; 1 runs each request by itself.
+        watch: called with the rows of each run, from its thread.
     """
 
     def __init__(
@@ -70,7 +71,7 @@ class Batcher:
         """The outputs of a request.
 
         Raises:
-            RunError: the model refuses it.
+            RunError: the model rejects it.
         """
         asked = _Asked(inputs, asyncio.get_running_loop().create_future())
         self._waiting.append(asked)
@@ -84,7 +85,7 @@ class Batcher:
             await self._run(self._next())
 
     def _next(self) -> list[_Asked]:
-        """The oldest request, and those of its kind that fit into a batch with it."""
+        """The oldest request, and those that fit into a batch with it."""
         first = self._waiting.popleft()
         batch, rows, left = [first], first.rows if self.most > 1 else self.most, deque[_Asked]()
         for asked in self._waiting:
@@ -94,7 +95,7 @@ class Batcher:
             else:
                 left.append(asked)
         self._waiting = left
-        return [a for a in batch if not a.answer.done()]  # some clients have gone
+        return [a for a in batch if not a.answer.done()]  # some clients have disconnected
 
     async def _run(self, batch: Sequence[_Asked]) -> None:
         if not batch:
@@ -141,8 +142,8 @@ def _fail(asked: _Asked, e: Exception) -> None:
 def can_batch(session: Session) -> bool:
     """Whether requests may share a run: inputs and outputs begin with one symbolic dim.
 
-    A run of random rows gives for each what a run of it alone does. A model that mixes rows, or whose first dim is
-    time, does not.
+    Also, a run of random rows must return the same for each as a run of it alone. A model that mixes rows, or whose
+    first dim is time, fails this.
     """
     ports = [*session.inputs, *session.outputs]
     firsts = {p.shape[0] if p.shape and p.kind == "tensor" else 0 for p in ports}
@@ -169,7 +170,7 @@ def _close(a: np.ndarray, b: np.ndarray) -> bool:
     if a.shape != b.shape:
         return False
     if a.dtype.kind in "iub":
-        return bool(np.mean(a == b) > 1 - _CLOSE) if a.size else True  # an argument of the maximum of near equals
+        return bool(np.mean(a == b) > 1 - _CLOSE) if a.size else True  # an argmax of near ties
     x, y = a.astype(np.float64), b.astype(np.float64)
     scale = float(np.max(np.abs(y), initial=0.0, where=np.isfinite(y)))
     return bool(np.allclose(x, y, rtol=0, atol=_CLOSE * scale, equal_nan=True))

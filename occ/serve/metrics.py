@@ -1,8 +1,8 @@
 """Server metrics for Prometheus.
 
-MLServer loads the module of a runtime anew with each model; a metric may be made once in a process, so it lives here. It is
-made late, because MLServer sets up how processes share metrics when it starts. Its own metrics of runtimes do not show in
-a server without workers.
+MLServer reloads the module of a runtime with each model; a metric may be created once per process, so it is here. It is
+created late, because MLServer sets up how processes share metrics when it starts. Its own runtime metrics do not appear
+in a server without workers.
 """
 
 from functools import cache

@@ -2,7 +2,7 @@
 
     {"name": "digits", "implementation": "occ.serve.mlserver.OccRuntime", "parameters": {"uri": "./digits.occ"}}
 
-is a whole model-settings.json. `docs/serving.md` lists what else it may say.
+is a complete model-settings.json. `docs/serving.md` lists further settings.
 """
 
 import math
@@ -33,20 +33,20 @@ from occ.serve.batching import Arrays, Batcher, can_batch
 from occ.serve.metrics import batch_rows
 from occ.serve.tensors import ArrayRequest
 
-LARGEST = 256 << 20  # bytes of the inputs of a request, if nothing else is said
-BATCH = 32  # rows of a batch, likewise
-_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}  # of data that go into an array of a kind without loss
+LARGEST = 256 << 20  # default maximum bytes of a request's inputs
+BATCH = 32  # default rows of a batch
+_KINDS = {"f": "fiu", "i": "iu", "u": "iu", "b": "b"}  # data types that convert to an array's without loss
 
 
 class OccRuntime(mlserver.MLModel):  # pyright: ignore[reportUntypedBaseClass, reportAttributeAccessIssue]
     """A model, or an artifact, on one session.
 
-    `parameters.extra` of its settings may have `target`, `options`, `dims` and `threads` as `occ.compile` has them,
-    `batch` (rows of a batch; 1 for none) and `max_request_bytes`.
+    `parameters.extra` of its settings may have `target`, `options`, `dims` and `threads` as for `occ.compile`, `batch`
+    (rows of a batch; 1 for none) and `max_request_bytes`.
     """
 
     async def load(self) -> bool:
-        """Open the model, compiling it if it is no artifact; MLServer keeps an older one serving until this is done.
+        """Open the model, compiling it unless it is an artifact; MLServer serves the older one meanwhile.
 
         Raises:
             MLServerError: it cannot be opened.
@@ -71,7 +71,7 @@ class OccRuntime(mlserver.MLModel):  # pyright: ignore[reportUntypedBaseClass, r
         """Answer a request.
 
         Raises:
-            InferenceError: 400, the inputs do not fit the model. MLServerError: 413, they are too large.
+            InferenceError: 400, the inputs do not match the model. MLServerError: 413, they are too large.
         """
         try:
             inputs = self._inputs(payload)
@@ -90,7 +90,7 @@ class OccRuntime(mlserver.MLModel):  # pyright: ignore[reportUntypedBaseClass, r
         )
 
     def _inputs(self, payload: InferenceRequest) -> Arrays:
-        """The arrays of a request, compared with the model, so that it cannot spoil the batch that it joins."""
+        """The arrays of a request, checked against the model, so that it cannot spoil its batch."""
         ports = {p.name: p for p in self._session.inputs}
         given = {i.name: i for i in payload.inputs}
         if len(given) < len(payload.inputs):
@@ -116,7 +116,7 @@ def _opened(path: str, extra: dict[str, Any]) -> Session:
 
 
 def _metadata(port: Port) -> MetadataTensor:
-    """An input or output in the terms of the protocol, which has neither bfloat16 nor sequences."""
+    """An input or output in the protocol's terms, which has neither bfloat16 nor sequences."""
     dtype = numpy_dtype(port.dtype)
     if port.kind != "tensor" or dtype.kind not in "fiub":
         raise TypeError(f"`{port}` has no type in the V2 protocol")
@@ -125,10 +125,10 @@ def _metadata(port: Port) -> MetadataTensor:
 
 
 def _decoded(port: Port, given: Any) -> np.ndarray:
-    """An input as the model takes it.
+    """An input in the model's form.
 
     Raises:
-        InferenceError: type, rank, extents or data are others.
+        InferenceError: type, rank, extents or data are wrong.
     """
     dtype, shape = numpy_dtype(port.dtype), tuple(given.shape)
     expected = _datatype(dtype)

@@ -10,7 +10,7 @@ from occ.runtime.errors import RunError
 
 
 def check_ports(host: str, first: int, count: int) -> None:
-    """See that ports in a row are free, before a model is compiled for them.
+    """Check that consecutive ports are free, before a model is compiled for them.
 
     Raises:
         RunError: one is taken, or the machine has no such address.
@@ -20,7 +20,7 @@ def check_ports(host: str, first: int, count: int) -> None:
             try:
                 family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
                 place = opened.enter_context(socket.socket(family, kind, protocol))
-                # What has ended shall not count; what listens does, even where it would share the port, as gRPC does.
+                # Closed sockets do not count; listening ones do, even if they would share the port, as gRPC does.
                 place.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
                 place.bind(address)
                 place.listen(1)

@@ -1,7 +1,7 @@
-"""Middleware that completes MLServer's REST API to the V2 protocol as Triton speaks it.
+"""Middleware that completes MLServer's REST API to the V2 protocol of Triton.
 
-Binary tensors, statistics, the configuration of models, bodies of JSON that are called something else (`curl -d` says that it
-sends a form), and a server that is ready only when all models are. Sources: docs/protocol/extension_{binary_data,statistics,
+Binary tensors, statistics, model configuration, JSON bodies with another content type (`curl -d` labels them as forms),
+and a server that is ready only when all models are. Sources: docs/protocol/extension_{binary_data,statistics,
 model_configuration}.md of https://github.com/triton-inference-server/server.
 """
 
@@ -28,7 +28,7 @@ _WINDOWS = {"gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}  # of zlib, 
 
 
 class _AlwaysJson:
-    """An ASGI application that reads bodies as JSON although simple clients label them as forms."""
+    """An ASGI application that reads bodies as JSON even if simple clients label them as forms."""
 
     def __init__(self, app: Any) -> None:
         self._app = app
@@ -45,10 +45,10 @@ class RestFront:
     """The routes of a server.
 
     Args:
-        server: gets them.
-        largest: bytes of the inputs of a request; its body may have ten times as many, as JSON has.
-        workers: whether models run in processes of their own.
-        loaded: whether all models are there.
+        server: receives them.
+        largest: maximum bytes of a request's inputs; its body may be ten times as large, as JSON is.
+        workers: whether models run in separate processes.
+        loaded: whether all models are loaded.
     """
 
     def __init__(self, server: MLServer, largest: int, *, workers: bool, loaded: Callable[[], bool]) -> None:
@@ -79,7 +79,7 @@ class RestFront:
         """The body, decompressed.
 
         Raises:
-            MLServerError: 413, it is too large; 400, it is not what its header says.
+            MLServerError: 413, it is too large; 400, it does not match its header.
         """
         encoding = request.headers.get("content-encoding", "identity").lower()
         if encoding not in {*_WINDOWS, "identity"}:
@@ -123,7 +123,7 @@ class RestFront:
         return list((await self._repository.index(RepositoryIndexRequest())).root)
 
     async def _index(self, request: Request) -> Response:
-        """The models of the repository, or those that are ready; clients of Triton ask with no body at all."""
+        """The models of the repository, or those that are ready; Triton's clients send no body."""
         try:
             asked = RepositoryIndexRequest.model_validate_json(await self._body(request) or b"{}")
         except ValueError as e:
@@ -152,7 +152,7 @@ def _header(request: Request) -> int | None:
 
 
 def _samples(workers: bool) -> dict[tuple[str, str], float]:
-    """The sum of each metric for each model, of all processes."""
+    """The sum of each metric for each model, over all processes."""
     registry: Any = REGISTRY
     if workers:
         registry = CollectorRegistry()

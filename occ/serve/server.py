@@ -22,7 +22,7 @@ class Serving:
 
     Attributes:
         host: address to listen at.
-        port: of REST; gRPC is at the next one, metrics at the one after it.
+        port: for REST; gRPC uses the next one, metrics the one after it.
         workers: processes that run models; 0 runs them in the server's own.
         threads: of a run; None divides the processors among the workers.
         batch: rows of a batch; 1 for none.
@@ -54,13 +54,13 @@ def repository(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any
 
 
 def serve(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any], ready: Callable[[], object]) -> None:
-    """Serve models, by name, until the process gets to stop.
+    """Serve models, by name, until the process is told to stop.
 
     Args:
         models: ONNX files or artifacts.
         how: ports, processes, batches.
         extra: arguments of `occ.compile`.
-        ready: called when all models are there.
+        ready: called when all models are loaded.
 
     Raises:
         RunError: a model cannot be opened, or a port is taken.
@@ -72,7 +72,7 @@ def serve(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any], re
             settings._source = str(folder / "models" / settings.name / "model-settings.json")
         try:
             asyncio.run(_serve(_settings(how, folder), found, how, ready))
-        except SystemExit as e:  # of uvicorn, which has said why
+        except SystemExit as e:  # of uvicorn, which has reported the reason
             if e.code:
                 raise RunError("OCC0501", f"the server cannot serve at port {how.port}") from None
 
@@ -107,5 +107,5 @@ async def _serve(settings: Settings, models: list[ModelSettings], how: Serving, 
     server._model_registry.load = watched
     RestFront(server, how.max_request, workers=bool(how.workers), loaded=lambda: len(loaded) == len(models))
     await server.start(models)
-    if failed and len(loaded) < len(models):  # MLServer stops then, as if it were told to
+    if failed and len(loaded) < len(models):  # MLServer then stops as on request
         raise RunError("OCC0501", str(failed[0]))

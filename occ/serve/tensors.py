@@ -23,16 +23,16 @@ HEADER = "Inference-Header-Content-Length"  # bytes of the JSON, where data foll
 
 
 class ArrayRequest(InferenceRequest):  # pyright: ignore[reportUntypedBaseClass]
-    """A request whose sender takes the outputs as arrays: MLServer's own servers want lists of Python numbers."""
+    """A request whose sender accepts outputs as arrays: MLServer's own servers need lists of Python numbers."""
 
 
 def request_of(body: bytes, header: int | None) -> ArrayRequest:
-    """A request from the body of an HTTP request, of which the first `header` bytes are JSON.
+    """A request from an HTTP body, of which the first `header` bytes are JSON.
 
-    All if it is None.
+    All of it if None.
 
     Raises:
-        InferenceError: 400, it is none.
+        InferenceError: 400, it is invalid.
     """
     if header is not None and not 0 < header <= len(body):
         raise InferenceError(f"{HEADER} is {header}, the body has {len(body)} bytes")

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 # What Dynamo makes of transformer layers in evaluation mode, unless the fast path is off; ONNX has no such operators.
 _FAST_PATHS = ("_transformer_encoder_layer_fwd", "_native_multi_head_attention")
-_MOST = 8  # sessions of a graph, as Dynamo compiles a function so many times by default
+_MOST = 8  # sessions of a graph, equal to Dynamo's default limit of recompilations
 _MODES = ("default", "reduce-overhead", "max-autotune", "max-autotune-no-cudagraphs")
 _warned: set[str] = set()
 
@@ -33,12 +33,12 @@ def backend(
     Args:
         gm: the graph, a `torch.fx.GraphModule`.
         example_inputs: parameters, sizes and tensors.
-        options: `target`, `threads`, `strict` (raise where eager mode would run), and options of the target.
-        mode: one of those that PyTorch knows; all mean the same here.
+        options: `target`, `threads`, `strict` (raise instead of falling back to eager mode), and options of the target.
+        mode: one of PyTorch's modes; all mean the same here.
 
     Returns:
-        A function of the same inputs, which returns a tuple. Parameters and buffers are constants in it; when they change it
-        is compiled again.
+        A function of the same inputs, which returns a tuple. Parameters and buffers are constants in it; when they
+        change it is compiled again.
 
     Raises:
         CompileError: there is no such target, or option of it. ValueError: there is no such mode.
@@ -60,7 +60,7 @@ setattr(backend, "reset", GRAPHS.clear)  # noqa: B010 - torch._dynamo.reset() ca
 
 
 def _check(options: Mapping[str, Any], mode: str | None) -> None:
-    """Refuse invalid calls: a mistake of the user, not a limit of a graph."""
+    """Reject invalid calls: a mistake of the user, not a limit of a graph."""
     from occ.api import settings_of
     from occ.compiler.targets.registry import get_target
 
@@ -86,7 +86,7 @@ def _left(gm: Any, e: Exception, *, strict: bool) -> Callable[..., Any]:
 
 
 def _warn(reason: str) -> None:
-    """Say once why a graph runs in eager mode."""
+    """Report once why a graph runs in eager mode."""
     if reason not in _warned:
         _warned.add(reason)
         warnings.warn(f"occ leaves a graph to PyTorch: {reason}", RuntimeWarning, stacklevel=4)
@@ -97,7 +97,7 @@ def _size(gm: Any) -> int:
 
 
 class _ByNumbers:
-    """A graph with numbers that have to be constants: one that is compiled for each of their values."""
+    """A graph with numbers that must be constants: it is compiled for each of their values."""
 
     def __init__(
         self, gm: Any, example_inputs: Sequence[Any], options: dict[str, Any], places: tuple[int, ...], *, strict: bool
@@ -114,7 +114,7 @@ class _ByNumbers:
         return found(*inputs) if run else None
 
     def _compile(self, numbers: tuple[float, ...], inputs: Sequence[Any], *, first: bool) -> Callable[..., Any]:
-        """Compile the graph for these numbers; eager mode where that fails, as `backend`."""
+        """Compile the graph for these numbers; eager mode if that fails, as in `backend`."""
         try:
             if len(self.compiled) >= _MOST:
                 raise Fallback(
@@ -129,17 +129,17 @@ class _ByNumbers:
 
 
 def _number(given: Any) -> float:
-    """A number that Dynamo passes as a tensor, or as it is."""
+    """A number that Dynamo may pass as a tensor."""
     return given.item() if hasattr(given, "item") else int(given)
 
 
 class _Compiled:
-    """A graph as sessions. Calls may come from several threads, as those of a session may.
+    """A graph as sessions. Thread-safe, like sessions.
 
     Attributes:
-        fixed: symbolic extents that torch's exporter has fixed all the same, as it does to the length of an LSTM, by tensor and
-            axis; there is a session for each of their values.
-        sessions: by these values; None where there is no such session, and eager mode runs.
+        fixed: symbolic extents that torch's exporter has fixed anyway, such as the length for an LSTM, by tensor and
+        axis; there is a session for each of their values.
+        sessions: by these values; None if there is no such session, and eager mode runs.
     """
 
     def __init__(self, gm: Any, example_inputs: Sequence[Any], options: dict[str, Any], *, strict: bool) -> None:
@@ -158,7 +158,7 @@ class _Compiled:
         self._begin(example_inputs)
 
     def _begin(self, inputs: Sequence[Any]) -> None:
-        """Take parameters and buffers as they are now for constants."""
+        """Use the current parameters and buffers as constants."""
         start = time.perf_counter()
         self.frozen: Frozen = freeze(self.gm, inputs)
         self.counted = tuple(k for k in self.frozen.static if not inputs[k].is_inference())
@@ -179,7 +179,7 @@ class _Compiled:
 
         options = dict(self.options)
         target, threads = options.pop("target", DEFAULT), options.pop("threads", None)
-        # Dynamo's own modes are on while it compiles.
+        # Dynamo's own modes are active while it compiles.
         with tracing(None), no_modes(), torch.no_grad(), without_fast_path(), quiet():
             model = to_onnx(_exported(self.frozen, tensors), ())
         session = compile_(model.SerializeToString(deterministic=True), target, options=options, threads=threads)
@@ -201,7 +201,7 @@ class _Compiled:
         return self.gm.forward(*inputs) if made is None else made
 
     def _results(self, inputs: Sequence[Any]) -> tuple[Any, ...] | None:
-        """The graph's results; None where eager mode is to run it."""
+        """The graph's results; None if eager mode must run it."""
         if self._state(inputs) != self.state:
             self._begin(inputs)
         frozen, made = self.frozen, list[Any]()
@@ -217,14 +217,14 @@ class _Compiled:
         )
 
     def _state(self, inputs: Sequence[Any]) -> tuple[list[int], list[int]] | None:
-        """Where parameters are, and how often each was changed in place; None if one has begun not to count that."""
-        try:  # a look at each in every call is most of what occ adds to a run, so at as little of it as will do
+        """Addresses of parameters, and their in-place version counters; None if one has stopped counting."""
+        try:  # checking each parameter in every call is most of occ's overhead, so this is minimal
             return [inputs[k].data_ptr() for k in self.frozen.static], [inputs[k]._version for k in self.counted]
         except RuntimeError:
             return None
 
     def _session(self, tensors: Sequence[Any]) -> Any:
-        """The session for the extents of tensors, compiled if need be."""
+        """The session for the extents of tensors, compiled if necessary."""
         key = self._extents(tensors)
         if key not in self.sessions:
             self.sessions[key] = None  # unless it succeeds
@@ -250,7 +250,7 @@ def _fixed(model: ModelProto, dynamic: Sequence[Sequence[int]]) -> tuple[tuple[i
 
 
 def _array(tensor: Any) -> np.ndarray:
-    """The memory of a tensor as an array; numpy has no bfloat16 of its own."""
+    """The memory of a tensor as an array; numpy itself has no bfloat16."""
     torch = torch_module()
 
     plain = tensor.detach().contiguous()
@@ -262,7 +262,7 @@ def _array(tensor: Any) -> np.ndarray:
 
 
 def _casts(gm: Any) -> bool:
-    """Whether a graph runs under autocast, its own or one around it."""
+    """Whether a graph runs under autocast, its own or an enclosing one."""
     inside = any("autocast" in getattr(n.target, "__name__", "") for n in gm.graph.nodes)
     return inside or torch_module().is_autocast_enabled("cpu")
 
@@ -277,7 +277,7 @@ def _exported(frozen: Frozen, tensors: Sequence[Any]) -> Any:
 
     shapes: Any = tuple(dict.fromkeys(dims, torch.export.Dim.AUTO) for dims in frozen.dynamic)
     examples = tuple(torch.empty_like(t, requires_grad=False).copy_(t.detach()) for t in tensors)
-    if _casts(frozen.module):  # its casts are no operators yet, and the exporter cannot make them some
+    if _casts(frozen.module):  # its casts are not operators yet, and the exporter cannot convert them
         traced = torch_module("torch.export._trace")._export
         program = traced(frozen.module, examples, dynamic_shapes=shapes, strict=False, pre_dispatch=False)
     else:

@@ -13,8 +13,8 @@ class Graph:
     """One graph.
 
     Attributes:
-        nodes: calls in it.
-        seconds: that exporting and compiling took.
+        nodes: number of calls in it.
+        seconds: of exporting and compiling.
         reason: why it runs in eager mode; empty if occ runs it.
     """
 
@@ -28,7 +28,7 @@ class Explanation:
     """The graphs of this process, in order, and where Dynamo broke one.
 
     Attributes:
-        graphs: that occ was given.
+        graphs: graphs passed to occ.
         breaks: reasons of graph breaks, with their counts.
     """
 

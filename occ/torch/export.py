@@ -23,20 +23,20 @@ def export(
     options: Mapping[str, Any] | None = None,
     rules: Sequence[Any] = (),
 ) -> Artifact:
-    """Build an artifact from a module, which is to compute as in `module.eval()`.
+    """Build an artifact from a module, which must compute as in `module.eval()`.
 
     Args:
         module: a `torch.nn.Module` in evaluation mode, or a `torch.export.ExportedProgram`.
         args: example inputs, in order.
-        dynamic_shapes: as `torch.export.export` takes them; `torch.export.Dim("batch")` names a symbolic size.
-        target: as `occ.build` takes, like `out`, `options` and `rules`.
+        dynamic_shapes: as for `torch.export.export`; `torch.export.Dim("batch")` names a symbolic size.
+        target: as for `occ.build`, like `out`, `options` and `rules`.
         out: where to write the artifact.
         kwargs: example inputs by name.
         options: of the target.
         rules: of users.
 
     Raises:
-        ValueError: the module is in training mode, where layers such as dropout give other results each time.
+        ValueError: the module is in training mode, where layers such as dropout return different results each time.
         torch.onnx.OnnxExporterError: torch cannot export the module.
         CompileError: occ cannot compile it.
     """

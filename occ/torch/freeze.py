@@ -1,4 +1,4 @@
-"""Dynamo graphs with parameters as constants, and sizes taken from tensors."""
+"""Dynamo graphs with parameters as constants, and sizes computed from tensors."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from occ.torch.library import torch_module
 
 @dataclass(frozen=True)
 class Frozen:
-    """A graph that reads tensors alone.
+    """A graph with only tensors as inputs.
 
     Attributes:
         module: takes the tensors of `tensors`, and returns each computed result once.
-        static: positions of inputs that are constants now.
-        tensors: positions of the inputs that are left.
-        dynamic: of each of these, the axes of symbolic extents.
-        results: of each result of the graph, what it is: a result of `module` by position, an input, or a constant.
+        static: positions of inputs that are now constants.
+        tensors: positions of the remaining inputs.
+        dynamic: of each of these, the axes with symbolic extents.
+        results: the source of each result of the graph: a result of `module` by position, an input, or a constant.
         computes: whether there is anything to compute.
     """
 
@@ -32,7 +32,7 @@ class Frozen:
 
 
 def freeze(gm: Any, inputs: Sequence[Any]) -> Frozen:
-    """A frozen copy of a graph; `inputs` are examples of what it is called with.
+    """A frozen copy of a graph; `inputs` are example arguments.
 
     Raises:
         ValueError: a size is an input that no tensor has, or a result is a size.
@@ -65,11 +65,12 @@ def freeze(gm: Any, inputs: Sequence[Any]) -> Frozen:
 
 
 def constant_numbers(gm: Any) -> tuple[int, ...]:
-    """Positions of scalar arguments that decide more than values, such as a norm's epsilon.
+    """Positions of scalar arguments that affect more than values, such as a norm's epsilon.
 
-    Dynamo makes them inputs where it takes nothing for fixed (`dynamic=True`, or a number that changes between calls), and the
-    exporter has to know them: they have to be positive, or are attributes of an operator. A number that is only added to tensors or
-    multiplied with them stays an input. A size that no tensor here has, as that of one before a graph break, is such a number too.
+    Dynamo makes them inputs if it assumes nothing fixed (`dynamic=True`, or a number that changes between calls), but
+    the exporter must know them: they must be positive, or are attributes of an operator. A number that is only added to
+    or multiplied with tensors stays an input. A size that no tensor has, such as one from before a graph break, is such
+    a number too.
     """
     places = [n for n in gm.graph.nodes if n.op == "placeholder"]
     sizes = {str(d) for n in places for d in getattr(n.meta.get("example_value"), "shape", ())}
@@ -86,7 +87,7 @@ def _is_size(node: Any) -> bool:
 
 
 def _is_number(node: Any) -> bool:
-    """Whether a placeholder is a number that Dynamo passes as a tensor of no axes."""
+    """Whether a placeholder is a number that Dynamo passes as a rank-0 tensor."""
     passed = getattr(node.meta.get("grapharg"), "pass_arg_as_tensor", False)
     return (
         bool(passed) and bool(node.users) and all(u.op == "call_method" and str(u.target) == "item" for u in node.users)
@@ -94,7 +95,7 @@ def _is_number(node: Any) -> bool:
 
 
 def _computes(item: Any) -> bool:
-    """Whether a number, and what is computed of it, only enters into arithmetic."""
+    """Whether a number, and everything derived from it, only enters into arithmetic."""
     torch = torch_module()
 
     for user in item.users:
@@ -106,7 +107,7 @@ def _computes(item: Any) -> bool:
 
 
 def with_constants(gm: Any, values: Mapping[int, float]) -> Any:
-    """A copy of a graph whose numbers at some positions have these values."""
+    """A copy of a graph with the numbers at some positions replaced by values."""
     torch = torch_module()
 
     graph = deepcopy(gm.graph)
@@ -142,7 +143,7 @@ def _symbolic_axes(example: Any) -> tuple[int, ...]:
 
 
 def _replace_sizes(graph: Any, places: Sequence[Any], kinds: Sequence[str], tensors: Sequence[int]) -> None:
-    """Let sizes that are inputs be read off a tensor that has them."""
+    """Replace input sizes by reads from a tensor that has them."""
     torch = torch_module()
 
     last = places[-1] if places else None
@@ -160,7 +161,7 @@ def _replace_sizes(graph: Any, places: Sequence[Any], kinds: Sequence[str], tens
 
 
 def _results(graph: Any, places: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
-    """Let the graph return each computed tensor once; gives what each of its results is."""
+    """Make the graph return each computed tensor once; returns the source of each of its results."""
     torch = torch_module()
 
     output = next(n for n in graph.nodes if n.op == "output")

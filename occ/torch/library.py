@@ -7,7 +7,7 @@ from typing import Any
 
 
 def torch_module(name: str = "torch") -> Any:
-    """torch, or a part of it.
+    """torch, or a submodule.
 
     Raises:
         ModuleNotFoundError: it is not installed.

@@ -12,7 +12,7 @@ class Fallback(Exception):
 
 
 def reason_of(e: BaseException) -> str:
-    """The reason of an exception: its first cause, without colours and torch's advice."""
+    """The reason of an exception: its root cause, without colours and torch's advice."""
     while not isinstance(e, Fallback) and e.__cause__ is not None:
         e = e.__cause__
     line = plain(e)

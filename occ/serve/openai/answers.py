@@ -16,13 +16,13 @@ Decode = Callable[[int], str]  # the text of one token
 
 @dataclass
 class Choice:
-    """One of the texts of an answer, as far as it is there.
+    """One of the texts of an answer, as far as it is generated.
 
     Attributes:
-        request: what generates it.
-        parser: finds calls of tools in it, where some were offered.
+        request: the request that generates it.
+        parser: finds tool calls in it, if tools were offered.
         text: its content.
-        calls: what it calls.
+        calls: its tool calls.
         logprobs: of its tokens.
     """
 
@@ -33,7 +33,7 @@ class Choice:
     logprobs: list[TokenLogprob] = field(default_factory=list[TokenLogprob])
 
     def push(self, text: str, logprobs: Sequence[TokenLogprob], *, ended: bool) -> str:
-        """Take in what a step brought; what it adds to the content."""
+        """Add the output of a step; returns the new content."""
         self.logprobs += logprobs
         if self.parser is not None:
             text = self.parser.push(text)
@@ -45,12 +45,12 @@ class Choice:
 
     @property
     def finish_reason(self) -> str:
-        """Why it ended."""
+        """The reason why it ended."""
         return "tool_calls" if self.calls else self.request.finish_reason
 
 
 class Form:
-    """How the answers of one kind look.
+    """The format of one kind of answer.
 
     Args:
         model: the name of the model.
@@ -77,7 +77,7 @@ class Form:
         return {**self._head, "object": self._chunk, "choices": [choice]}
 
     def counts(self, usage: dict[str, int]) -> dict[str, Any]:
-        """The piece after the last one: what was used, and no choice."""
+        """The final piece: usage, and no choice."""
         return {**self._head, "object": self._chunk, "choices": [], "usage": usage}
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
@@ -88,8 +88,8 @@ class CompletionForm(Form):
     """Response bodies of /v1/completions.
 
     Args:
-        top: whether and how many probable tokens to name.
-        echo: texts of the prompts, by choice, to begin with.
+        top: whether and how many probable tokens to include.
+        echo: texts of the prompts, by choice, to prepend.
     """
 
     def __init__(self, model: str, decode: Decode, top: int | None, echo: Sequence[str]) -> None:
@@ -102,7 +102,7 @@ class CompletionForm(Form):
         return {"index": index, "text": text, "logprobs": probabilities, "finish_reason": choice.finish_reason}
 
     def logprobs(self, found: Sequence[TokenLogprob], offset: int = 0) -> dict[str, Any] | None:
-        """Of tokens, the first of which begins at a place of the text."""
+        """For tokens, the first of which begins at a given text offset."""
         if self._top is None:
             return None
         tokens = [self._decode(t.token) for t in found]
@@ -116,7 +116,7 @@ class ChatForm(Form):
     """Response bodies of /v1/chat/completions.
 
     Args:
-        asked: whether to name probabilities.
+        asked: whether to include probabilities.
     """
 
     def __init__(self, model: str, decode: Decode, asked: bool) -> None:
@@ -133,7 +133,7 @@ class ChatForm(Form):
 
     @staticmethod
     def calls(calls: Sequence[Call], *, numbered: bool = False) -> list[dict[str, Any]]:
-        """Calls of tools; in pieces of an answer they are numbered."""
+        """Tool calls; numbered in streamed pieces."""
         made = [
             {
                 "id": f"call_{uuid.uuid4().hex[:24]}",
@@ -187,7 +187,7 @@ class ResponseForm:
         }  # fmt: skip
 
     def message(self, text: str | None, status: str) -> dict[str, Any]:
-        """The message, without content while there is none."""
+        """The message, without content until there is some."""
         content = [] if text is None else [self.part(text)]
         return {"type": "message", "id": self.item, "role": "assistant", "status": status, "content": content}
 

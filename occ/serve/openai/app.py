@@ -38,14 +38,14 @@ from occ.serve.openai.service import Service
 
 @dataclass(frozen=True)
 class ServerSettings:
-    """How a server answers.
+    """The settings of a server.
 
     Attributes:
         name: how clients call the model.
-        parallel: texts that are generated at once.
-        waiting: requests that may wait for a place; more are answered with 429.
-        api_key: what clients have to send; empty for none.
-        origins: of web pages that may ask, for CORS; `*` for all.
+        parallel: texts generated at once.
+        waiting: maximum waiting requests; more are answered with 429.
+        api_key: required from clients; empty for none.
+        origins: allowed web page origins, for CORS; `*` for all.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ServerSettings:
 
 
 class _Error(JSONResponse):
-    """An error in the form of OpenAI's API, in ASCII: what it quotes may be no text."""
+    """An error in the form of OpenAI's API, in ASCII: quoted input may be invalid text."""
 
     def __init__(self, status: int, message: str, code: str | None = None, kind: str = "invalid_request_error") -> None:
         super().__init__({"error": {"message": message, "type": kind, "param": None, "code": code}}, status)
@@ -88,7 +88,7 @@ class State:
         """The service of an encoder.
 
         Raises:
-            RunError: OCC0501 the model writes text.
+            RunError: OCC0501 the model generates text.
         """
         if not isinstance(self.service, EncoderService):
             raise RunError(
@@ -116,7 +116,7 @@ def create_app(
     Args:
         settings: names, limits, keys.
         load: builds or opens the model, in a thread.
-        ready: called when the model is there, or with the error if it cannot be.
+        ready: called when the model is ready, or with the error if it fails.
     """
     state, metrics = State(), Metrics()
 
@@ -148,16 +148,16 @@ async def _load(
         else:
             state.service = Service(model, settings.parallel, settings.waiting)
             metrics.watch(state.service.scheduler)
-    except Exception as e:  # told to who waits for it, and to clients
+    except Exception as e:  # reported to the waiting caller, and to clients
         state.failure = e
     ready(state.failure)
 
 
-_OPEN = ("/health", "/metrics")  # without a key, as probes ask
+_OPEN = ("/health", "/metrics")  # without a key, for probes
 
 
 class Gate:
-    """Checks keys, answers 503 while there is no model, and counts: an ASGI application around another."""
+    """Checks keys, answers 503 while there is no model, and counts: an ASGI middleware."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, state: State, metrics: Metrics) -> None:
         self._app, self._settings, self._state, self._metrics = app, settings, state, metrics
@@ -167,7 +167,7 @@ class Gate:
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
-        begun, status = time.perf_counter(), 499  # where nothing is sent, the client has hung up
+        begun, status = time.perf_counter(), 499  # if nothing is sent, the client has hung up
 
         async def sent(message: Message) -> None:
             nonlocal status

@@ -1,4 +1,4 @@
-"""Routes of encoders of texts: `/v1/embeddings` in the form of OpenAI's API, `/v1/rerank` in that of Jina's and Cohere's."""
+"""Routes of text encoders: `/v1/embeddings` as in OpenAI's API, `/v1/rerank` as in Jina's and Cohere's."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class EncoderService:
     Args:
         encoder: the model.
         name: of the model.
-        waiting: requests that may wait; more are `QueueIsFull`.
+        waiting: maximum waiting requests; more raise `QueueIsFull`.
     """
 
     def __init__(self, encoder: TextEncoder, name: str, waiting: int) -> None:
@@ -60,7 +60,7 @@ class EncoderService:
         return {"object": "list", "data": data, "model": self._name, "usage": usage}
 
     async def rerank(self, asked: RerankRequest) -> dict[str, Any]:
-        """POST /v1/rerank: the documents by their scores, the best first."""
+        """POST /v1/rerank: the documents by score, best first."""
         model = self.encoder
         if not isinstance(model, Reranker):
             raise RunError("OCC0501", "the model makes vectors, and scores no texts", "ask /v1/embeddings")
@@ -73,7 +73,7 @@ class EncoderService:
         return {"object": "list", "model": self._name, "results": results}
 
     def _rows(self, inputs: Sequence[str | list[int]]) -> list[tuple[list[int], list[int]]]:
-        """Tokens of inputs; those that are tokens are taken as they are.
+        """Tokens of inputs; those that are tokens already are unchanged.
 
         Raises:
             RunError: OCC0501 one is too long, or has tokens that the model does not know.

@@ -30,7 +30,7 @@ class Metrics:
         self.seconds = Histogram("occ_request_seconds", "Of answers.", buckets=_SECONDS, registry=self._registry)
 
     def watch(self, scheduler: BatchScheduler) -> None:
-        """Show what a scheduler counts, too."""
+        """Include a scheduler's counters."""
         self._registry.register(_SchedulerCollector(scheduler))
 
     def text(self) -> bytes:

@@ -1,21 +1,21 @@
-"""Request bodies of OpenAI's API. Unknown fields and values are refused by name.
+"""Request bodies of OpenAI's API. Unknown fields and values are rejected by name.
 
-A field that is not here is refused by name, and so is a value that cannot be met.
+Fields that are not defined here are rejected by name, and so are unsupported values.
 """
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
-_TOP = 20  # of the most probable tokens, as in OpenAI's API
-# Fields of OpenAI's API that do not change the answer here: they are about accounts, stores and prices.
+_TOP = 20  # maximum number of most probable tokens, as in OpenAI's API
+# Fields of OpenAI's API without effect here: they concern accounts, storage and prices.
 _IGNORED = frozenset(
     ["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"]
 )
 
 
 def _encodable(text: Any) -> Any:
-    """Refuses half a surrogate pair, which JSON can hold and UTF-8 cannot."""
+    """Rejects half a surrogate pair, which JSON allows and UTF-8 does not."""
     if isinstance(text, str):
         try:
             text.encode()
@@ -42,7 +42,7 @@ class StreamOptions(_Strict):
 
 
 class JsonSchema(_Strict):
-    """A schema that the answer fits."""
+    """A schema that the answer matches."""
 
     name: str = ""
     description: str | None = None
@@ -51,7 +51,7 @@ class JsonSchema(_Strict):
 
 
 class ResponseFormat(_Strict):
-    """The form of the answer."""
+    """The format of the answer."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     json_schema: JsonSchema | None = None
@@ -137,7 +137,7 @@ class CompletionRequest(Generation):
 
     @property
     def prompts(self) -> list[str | list[int]]:
-        """Each prompt alone."""
+        """Each prompt separately."""
         if isinstance(self.prompt, str) or (self.prompt and isinstance(self.prompt[0], int)):
             return [self.prompt]  # pyright: ignore[reportReturnType]
         return list(self.prompt)  # pyright: ignore[reportReturnType]
@@ -152,7 +152,7 @@ class Part(_Strict):
 
 
 class FunctionCall(_Strict):
-    """A call that the model asked for."""
+    """A call that the model requested."""
 
     name: str
     arguments: Text = "{}"
@@ -201,7 +201,7 @@ class NamedFunction(_Strict):
 
 
 class NamedTool(_Strict):
-    """The tool that has to be called."""
+    """The tool that must be called."""
 
     type: Literal["function"] = "function"
     function: NamedFunction
@@ -244,7 +244,7 @@ class InputMessage(_Strict):
 
 
 class TextFormat(_Strict):
-    """The form of a response: the fields of `ResponseFormat` in one object."""
+    """The format of a response: the fields of `ResponseFormat` in one object."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
     name: str = ""
@@ -260,7 +260,7 @@ class TextSettings(_Strict):
 
 
 class ResponseRequest(Sampled):
-    """POST /v1/responses, as far as text goes: nothing is stored, and no tools are called."""
+    """POST /v1/responses, for text only: nothing is stored, and no tools are called."""
 
     model: str = ""
     input: Text | list[InputMessage]

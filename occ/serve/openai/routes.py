@@ -28,14 +28,14 @@ from occ.serve.openai.protocol import (
 from occ.serve.openai.service import Answer, Event, Service, plain
 from occ.serve.openai.tools import ToolParser
 
-_DEFAULT_TOKENS = 16  # where a completion does not say, as in OpenAI's API
+_DEFAULT_TOKENS = 16  # default for a completion, as in OpenAI's API
 
 
 class Answering:
     """Answers one HTTP request.
 
     Args:
-        service: what generates.
+        service: generates the texts.
         name: of the model.
         request: its connection tells when the client hangs up.
         metrics: what is counted.
@@ -95,7 +95,7 @@ class Answering:
         return JSONResponse(form.whole(choices, answer.usage))
 
     async def _collected(self, answer: Answer, choices: Sequence[Choice]) -> bool:
-        """Wait for all of an answer; False if the client hangs up, and it is cancelled."""
+        """Wait for a whole answer; False if the client hangs up, and it is cancelled."""
         gone = asyncio.ensure_future(_disconnected(self._request))
         done = asyncio.ensure_future(self._collect(answer, choices))
         try:
@@ -190,7 +190,7 @@ def _head(form: Form, index: int) -> dict[str, Any] | None:
 
 
 def _changes(form: Form, event: Event, choice: Choice, text: str, offset: int) -> Iterator[dict[str, Any]]:
-    """The chunks of one event: what it adds, and why the choice has ended."""
+    """The chunks of one event: its content, and the finish reason."""
     chat = isinstance(form, ChatForm)
     if isinstance(form, CompletionForm):
         logprobs = form.logprobs(event.logprobs, offset)
@@ -228,6 +228,6 @@ def _events(chunks: AsyncIterator[dict[str, Any]], *, named: bool = False) -> St
 
 
 async def _disconnected(request: Request) -> None:
-    """Until the client hangs up; the body has been read."""
+    """Wait until the client hangs up; the body has been read."""
     while (await request.receive())["type"] != "http.disconnect":
         pass

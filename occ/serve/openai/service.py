@@ -30,12 +30,12 @@ class Event:
 
 
 class Service:
-    """A language model that answers requests; all methods are of the event loop's thread.
+    """A language model that answers requests; all methods belong to the event loop's thread.
 
     Args:
         lm: the model; its folder has a tokenizer.
-        parallel: texts that are generated at once.
-        waiting: requests that may wait, at most.
+        parallel: texts generated at once.
+        waiting: maximum waiting requests.
     """
 
     def __init__(self, lm: LanguageModel, parallel: int = 4, waiting: int | None = None) -> None:
@@ -46,7 +46,7 @@ class Service:
         """Grammars for the tokenizer of the model.
 
         Raises:
-            RunError: OCC0501 the library for grammars is not installed, or does not take the tokenizer.
+            RunError: OCC0501 the grammar library is not installed, or does not support the tokenizer.
         """
         words = next(o.shape[-1] for o in self.lm.session.outputs if o.name == "logits")
         assert self.lm.tokenizer is not None, "checked before the server starts"
@@ -61,13 +61,13 @@ class Service:
 
         Args:
             prompt: a text, or tokens.
-            count: new tokens, at most; None for as many as there is room for.
-            asked: how tokens are chosen.
-            index: of the choice, which has a seed of its own.
+            count: maximum new tokens; None for as many as fit.
+            asked: sampling settings.
+            index: of the choice, which has its own seed.
             stop, grammar, top_logprobs: as of `LanguageModel.request`.
 
         Raises:
-            RunError: OCC0501 the prompt is empty or too long, or a value makes no sense.
+            RunError: OCC0501 the prompt is empty or too long, or a value is invalid.
         """
         seed = (uuid.uuid4().int if asked.seed is None else abs(asked.seed)) % (1 << 32) + index
         return self.lm.request(
@@ -79,7 +79,7 @@ class Service:
         """The grammar of one text of an answer.
 
         Raises:
-            RunError: OCC0501 it cannot be followed.
+            RunError: OCC0501 it is not supported.
         """
         if isinstance(asked, ChatRequest) and asked.tools and asked.tool_choice not in (None, "none", "auto"):
             name = None if isinstance(asked.tool_choice, str) else asked.tool_choice.function.name
@@ -101,10 +101,10 @@ class Service:
                 return None
 
     def chat_prompt(self, asked: ChatRequest) -> list[int]:
-        """The tokens of a conversation, with the tools that the model is offered.
+        """The tokens of a conversation, including the offered tools.
 
         Raises:
-            RunError: OCC0501 the model has no chat template, or that refuses the messages or does not know tools.
+            RunError: OCC0501 the model has no chat template, or it rejects the messages or does not support tools.
         """
         tools = [t.model_dump(exclude_none=True) for t in asked.tools or () if asked.tool_choice != "none"]
         if tools and self.lm.tokenizer is not None and "tools" not in self.lm.tokenizer.template:
@@ -115,7 +115,7 @@ class Service:
 
 
 def _for_template(message: Message) -> dict[str, Any]:
-    """A message as chat templates read it: parts joined, arguments of calls as objects."""
+    """A message in the form for chat templates: parts joined, arguments of calls as objects."""
     made: dict[str, Any] = {"role": message.role, "content": plain(message.content)}
     made |= {k: v for k in ("name", "tool_call_id", "reasoning_content") if (v := getattr(message, k)) is not None}
     if message.tool_calls:
@@ -130,7 +130,7 @@ def _for_template(message: Message) -> dict[str, Any]:
 
 
 def plain(content: Any) -> str:
-    """The text of a message, which may come in parts, or be null."""
+    """The text of a message, which may be in parts, or null."""
     if content is None or isinstance(content, str):
         return content or ""
     return "".join(p.text for p in content)
@@ -140,11 +140,11 @@ class Answer:
     """The texts of one HTTP request while they are generated: an asynchronous iterator of events.
 
     Args:
-        service: what generates.
-        requests: a request a choice.
+        service: generates the texts.
+        requests: one per choice.
 
     Raises:
-        QueueIsFull: as many requests wait as may wait.
+        QueueIsFull: the waiting queue is full.
     """
 
     def __init__(self, service: Service, requests: Sequence[GenerationRequest]) -> None:
@@ -154,7 +154,7 @@ class Answer:
         service.scheduler.submit(requests, self._on_step)
 
     def _on_step(self, changed: Sequence[GenerationRequest]) -> None:
-        """In the thread of the scheduler: one hop to the event loop a step, whatever the number of texts."""
+        """In the scheduler's thread: one call into the event loop per step, for any number of texts."""
         events: list[Event] = []
         for request in changed:
             noted, request.logprobs = request.logprobs, []
@@ -162,7 +162,7 @@ class Answer:
         self._loop.call_soon_threadsafe(self._queue.put_nowait, events)
 
     async def __aiter__(self) -> AsyncIterator[Event]:
-        """The events; one that has ended may hold an error.
+        """The events; a finished one may hold an error.
 
         Raises:
             RunError: a token could not be chosen.
@@ -176,13 +176,13 @@ class Answer:
                 left -= event.ended
 
     def close(self) -> None:
-        """Cancel what is not done: its place is free within a step."""
+        """Cancel unfinished texts: their slots are free within a step."""
         for request in self.requests:
             self._scheduler.cancel(request)
 
     @property
     def usage(self) -> dict[str, int]:
-        """Tokens of the prompts, each counted once for all of its choices, and of what was generated."""
+        """Tokens of the prompts, each counted once for all of its choices, and of the generated texts."""
         prompts = {tuple(r.tokens[: r.prompt_length]) for r in self.requests}
         given, new = sum(map(len, prompts)), sum(len(r.new_tokens) for r in self.requests)
         return {"prompt_tokens": given, "completion_tokens": new, "total_tokens": given + new}

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-# How models begin a call: Hermes and Qwen, Mistral, Llama. Bare JSON at the beginning of an answer is one too.
+# How models begin a call: Hermes and Qwen, Mistral, Llama. Bare JSON at the beginning of an answer counts too.
 _OPENERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")
 _BARE = ("{", "[")
 
@@ -21,7 +21,7 @@ class Call:
 
 
 class ToolParser:
-    """Parts an answer into content and calls, as it comes.
+    """Splits an answer into content and calls, as it is generated.
 
     Args:
         names: of the functions that may be called.
@@ -32,7 +32,7 @@ class ToolParser:
         self._held, self._begun = "", False
 
     def push(self, text: str) -> str:
-        """The content that is certain after `text` has come."""
+        """The content that is certain after adding `text`."""
         self._held += text
         if not self._begun:
             if not (lead := self._held.lstrip()) or lead.startswith(_BARE):
@@ -59,7 +59,7 @@ class ToolParser:
 
 
 def _values(text: str) -> Iterator[Any]:
-    """The JSON objects in a text, those of lists one by one."""
+    """The JSON objects in a text, including those in lists."""
     decoder, at = json.JSONDecoder(), 0
     while (starts := [k for b in _BARE if (k := text.find(b, at)) >= 0]) and (at := min(starts)) >= 0:
         try:
@@ -71,7 +71,7 @@ def _values(text: str) -> Iterator[Any]:
 
 
 def forced_call(tools: Sequence[Mapping[str, Any]], name: str | None) -> dict[str, Any]:
-    """The schema of one call of one of the functions, or of the one that is named."""
+    """The schema of a call to one of the functions, or to the named one."""
     options = [
         {
             "type": "object",
