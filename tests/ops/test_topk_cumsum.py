@@ -70,7 +70,8 @@ def test_top_of_an_axis_of_any_length(target: str, dtype: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize(("dtype", "largest"), [("float32", 1), ("float16", 0), ("int8", 1), ("uint64", 0)])
 @pytest.mark.parametrize(
-    ("shape", "k", "axis"), [((2, 1001), 5, 1), ((1, 6000), 40, 1), ((2, 500, 3), 2, 1), ((4099,), 1, 0)]
+    ("shape", "k", "axis"),
+    [((2, 1001), 5, 1), ((1, 6000), 40, 1), ((2, 500, 3), 2, 1), ((4099,), 1, 0), ((2, 301), 301, 1)],
 )
 def test_a_few_of_many_by_blocks(
     target: str, dtype: str, largest: int, shape: tuple[int, ...], k: int, axis: int

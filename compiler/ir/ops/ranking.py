@@ -96,7 +96,7 @@ def _of_float(x: Expr, unsigned: DType) -> Expr:
 def _candidates(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
     """Positions of a superset of the `k` largest elements, in order, the first among equal ones."""
     n = keys.shape[axis]
-    if isinstance(n, int) and n <= _FEW:
+    if n == k or (isinstance(n, int) and n <= _FEW):
         return t.map(keys.shape, lambda *i: i[axis], name="positions")
     return _greatest(t, keys, axis, k)
 

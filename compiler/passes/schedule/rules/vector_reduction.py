@@ -31,18 +31,16 @@ def vector_reduction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         return Declined("it is no reduction that is in memory itself")
     last = s.axes[-1]
     lanes = facts.machine.lanes(max(element_bits(s), 32), last.extent)
-    whole = isinstance(last.extent, int) and last.extent % lanes == 0
-    if not whole or lanes < 4 or not contiguous(s, last.name, facts):
-        return Declined(
-            "its last axis is no multiple of a vector of four or more, or what it reads is not contiguous along that"
-        )
+    if not isinstance(last.extent, int) or lanes < 4 or not contiguous(s, last.name, facts):
+        return Declined("its last axis is symbolic or shorter than four, or what it reads is not contiguous along that")
+    tail = ("GuardWithIf",) if last.extent % lanes else ()  # a vector that starts earlier would add some elements twice
     start, update = StageSchedule(s), StageSchedule(s, update=1)
     *outer, x = start.axes
     fixed = {loop: a.extent for a, loop in zip(s.axes, outer, strict=False) if isinstance(a.extent, int)}
     several = [loop for loop, n in fixed.items() if n <= 2]
     others = [loop for loop in outer if loop not in several]
-    start.vectorize(x, lanes)
-    vectors, vector = update.split(x, lanes)
+    start.vectorize(x, lanes, *tail)
+    vectors, vector = update.split(x, lanes, *tail)
     taps = [a.extent for a in s.expr.axes]
     few = len(taps) > 1 and all(isinstance(n, int) for n in taps) and prod(map(nominal, taps)) <= _TAPS
     if few or tasks(last.extent, lanes) > _REGISTERS:  # one vector after the other, each in a register
