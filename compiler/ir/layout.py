@@ -93,7 +93,7 @@ class Layout:
         return self.physical_shape(tuple(dict(self.within).get(k, n) for k, n in enumerate(shape)))
 
     def moved(self, axes: Sequence[int]) -> tuple[tuple[int, int], ...]:
-        """`within` for a tensor whose axes are the axes `axes` of this one, in order."""
+        """`within` after a transposition: axis k of the new tensor is axis `axes[k]` of this one."""
         return tuple((k, dict(self.within)[a]) for k, a in enumerate(axes) if a in dict(self.within))
 
     def __str__(self) -> str:

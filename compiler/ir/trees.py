@@ -51,7 +51,7 @@ class Trees:
 
 @dataclass(frozen=True)
 class Packed:
-    """Trees in the form that the op `forest` takes; see there.
+    """Trees as arrays: the operands and attributes of the op `forest`.
 
     Attributes:
         depth: steps from a root to the deepest leaf.

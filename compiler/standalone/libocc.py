@@ -47,8 +47,10 @@ def compiler_for(arch: Arch | None) -> Compiler:
 
 
 def libocc(cache: Cache, arch: Arch | None = None) -> Path:
-    """The folder that libocc is installed in: include/occ.h, lib/libocc.a and the objects in it, and on Linux lib/libocc.so
-    and files for pkg-config and CMake. It can be moved. It is for a kind of machine; for this one if None.
+    """The folder that libocc is installed in, for a kind of machine; for this one if None.
+
+    It has include/occ.h, lib/libocc.a and the objects in it, and on Linux lib/libocc.so and files for pkg-config and
+    CMake. It can be moved.
 
     Raises:
         CompileError: OCC0401 there is no C++ compiler; OCC0403 it fails.

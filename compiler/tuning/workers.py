@@ -129,7 +129,7 @@ class Workers:
         return failed
 
     def call(self, among: Sequence[Facts], function: Callable[..., T], *args: object) -> T | None:
-        """The return value of a function of this package on one of some workers.
+        """Calls a function of this package on one of several workers, and returns its result.
 
         None if all of them are gone, or several were lost running it.
 

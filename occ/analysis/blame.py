@@ -10,10 +10,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-if TYPE_CHECKING:
-    from occ.analysis.diff import Row
+from occ.analysis.rows import Row
 
 Outputs = Mapping[str, Any]
 OURS = (

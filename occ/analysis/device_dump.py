@@ -9,8 +9,8 @@ from pathlib import Path
 
 import numpy as np
 
-from occ.analysis.diff import Row
 from occ.analysis.oracles import CannotCompare
+from occ.analysis.rows import Row
 from occ.compiler.compare import difference
 from occ.runtime.artifact import Artifact
 from occ.runtime.open import open_artifact

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -14,6 +14,7 @@ from occ.analysis.blame import judged
 from occ.analysis.inspect import is_artifact
 from occ.analysis.onnx_graph import exposed, loaded, with_data
 from occ.analysis.oracles import PLAIN, Arrays, CannotCompare, oracle
+from occ.analysis.rows import Row
 from occ.api import Shapes, settings_of
 from occ.compiler.compare import difference, gaps
 from occ.compiler.diagnostics import error
@@ -63,37 +64,6 @@ class Allowed:
     def small(self, ours: np.ndarray, theirs: np.ndarray) -> bool:
         """Whether the differences of two numeric arrays are within the absolute tolerance."""
         return bool(gaps(ours, theirs).max(initial=0.0) <= self.absolute)
-
-
-@dataclass(frozen=True)
-class Row:
-    """One value on both sides.
-
-    Attributes:
-        output: name of the value.
-        shape: its shape on this side.
-        ok: whether the sides agree.
-        node: the node that computes it, if nodes are compared.
-        difference: the largest one, relative to the largest value; None if type or shape differ.
-        small: whether the sides agree only thanks to the absolute tolerance.
-        worst: the positions that differ most, with `at`, `ours`, `theirs`.
-        reason: why the values cannot be compared.
-        optimiser: the difference with onnxruntime's optimiser, if only that causes it.
-    """
-
-    output: str
-    shape: tuple[int, ...]
-    ok: bool
-    node: str = ""
-    difference: float | None = None
-    small: bool = False
-    worst: tuple[dict[str, Any], ...] = ()
-    reason: str = ""
-    optimiser: float | None = None
-
-    def as_data(self) -> dict[str, Any]:
-        """As JSON data."""
-        return asdict(self)
 
 
 @dataclass

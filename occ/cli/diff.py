@@ -13,7 +13,8 @@ from occ.cli.console import json_line, progress, report_sizes, say
 from occ.cli.numbers import Share
 
 if TYPE_CHECKING:
-    from occ.analysis.diff import Differences, Row
+    from occ.analysis.diff import Differences
+    from occ.analysis.rows import Row
 
 
 @dataclass(frozen=True)

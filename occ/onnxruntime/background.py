@@ -32,7 +32,7 @@ def main(name: str) -> None:
     """Compile the request in a folder, unless another process has."""
     from onnx import ModelProto
 
-    from occ.onnxruntime.claims import compile_group
+    from occ.onnxruntime.compile_group import compile_group
 
     folder = Path(name)
     asked, data = json.loads((folder / REQUEST).read_text()), (folder / MODEL).read_bytes()

@@ -14,12 +14,11 @@ from onnx import ModelProto, helper
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest
-from occ.compiler.diagnostics import CompileError
 from occ.compiler.targets.default import DEFAULT
 from occ.onnxruntime import policy
 from occ.onnxruntime.background import REFUSED, start
+from occ.onnxruntime.compile_group import compile_group
 from occ.onnxruntime.ortgraph import GraphFacts, read_graph
-from occ.runtime.errors import RunError
 
 log = logging.getLogger("occ.onnxruntime")
 PENDING = Path()  # the artifact of a group that is not compiled yet
@@ -151,23 +150,3 @@ class Claims:
                 len(model.graph.node),
             )
         return PENDING
-
-
-def compile_group(
-    model: ModelProto, data: bytes, key: str, cache: Cache, target: str, options: Mapping[str, Any]
-) -> str:
-    """Compile a group into the cache; returns why that is not possible."""
-    from occ.api import build
-
-    try:
-        with cache.workspace() as folder:
-            made = Path(folder) / "group.occ"
-            artifact = build(data, target, made, options=options)
-            if policy.takes_fewer_sizes(artifact.manifest, model.graph.input):
-                cache.put("group", key, data, ".onnx")
-            cache.adopt("group", key, made, ".occ")
-    except (CompileError, RunError) as e:
-        return str(e)
-    except Exception as e:  # a bug in the compiler must not fail a session
-        return f"{type(e).__name__}: {e}"
-    return ""

@@ -6,7 +6,9 @@ An expression in backquotes counts as one word.
 from __future__ import annotations
 
 import ast
+import io
 import re
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -75,3 +77,42 @@ def test_names_have_the_words_of_the_field():
         if word in BANNED
     ]
     assert wrong == []
+
+
+# Turns of phrase that native readers stumble over, with what to write, and how many docstrings and comments have them still.
+# Counts may fall, and are then to be lowered here.
+PHRASES = {
+    r"gives?\b": ("returns, yields, produces", 26),
+    r"besides\b": ("also, in addition to", 4),
+    r"told\b": ("given, known, reported", 6),
+    r"tells?\b": ("reports, defines", 9),
+    r"asked\b": ("requested, tried", 6),
+    r"lies?\b": ("is", 3),
+    r"(that|those) of\b": ("X's", 118),
+    r"in (the )?place of\b": ("instead of", 4),
+    r"hangs? on\b": ("depends on", 0),
+    r"so many\b": ("a name for the number", 3),
+    r"the most that\b": ("the upper bound of", 0),
+    r"surely\b": ("certainly, provably", 0),
+    r"as they come\b": ("in order, as generated", 1),
+    r"what is (there|left|wrong|new)\b": ("a noun", 4),
+}
+
+
+def prose() -> Iterator[tuple[str, str]]:
+    """Where each docstring and comment of the sources is, and its text."""
+    for path in sources():
+        text = path.read_text("utf-8")
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+                yield f"{path.relative_to(ROOT)}:{getattr(node, 'lineno', 1)}", ast.get_docstring(node) or ""
+        for token in tokenize.generate_tokens(io.StringIO(text).readline):
+            if token.type == tokenize.COMMENT:
+                yield f"{path.relative_to(ROOT)}:{token.start[0]}", token.string
+
+
+def test_turns_of_phrase_do_not_come_back():
+    texts = [(at, re.sub("`[^`]*`", "", text)) for at, text in prose()]
+    for phrase, (better, most) in PHRASES.items():
+        found = [f"{at}: ..{m[0]}.." for at, text in texts for m in re.finditer(rf"\b{phrase}", text, re.IGNORECASE)]
+        assert len(found) <= most, f"say {better}:\n" + "\n".join(found)

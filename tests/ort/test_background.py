@@ -73,7 +73,7 @@ def test_what_cannot_be_compiled_is_tried_once(tmp_path: Path, monkeypatch: pyte
     from occ.onnxruntime import background, claims
 
     monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path))
-    monkeypatch.setattr(claims, "compile_group", lambda *_: "it has a fault")
+    monkeypatch.setattr("occ.onnxruntime.compile_group.compile_group", lambda *_: "it has a fault")
     asked = tmp_path / "asked"
     asked.mkdir()
     (asked / background.REQUEST).write_text(json.dumps({"key": "ab12", "target": "cpu-jit", "options": {}}))

@@ -41,7 +41,7 @@ def _files(options: AscendOptions) -> list[tuple[str, str, str]]:
 
 
 def configurations(options: AscendOptions) -> dict[str, bytes]:
-    """The configurations that `command` names, by the names of their files next to the graph.
+    """Contents of the configuration files that the `atc` command names, by file name.
 
     Raises:
         CompileError: OCC0603 one can no longer be read.

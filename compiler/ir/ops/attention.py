@@ -182,7 +182,7 @@ def head_scale(q: Value, scale: float | None, *, name: str) -> float:
 
 @op("Attention")
 class Attention:
-    """ONNX Attention 25: grouped heads, cache, masks, window, soft cap, and the scores at four points."""
+    """ONNX Attention 25: grouped heads, cache, masks, window, soft cap, and optionally the scores before or after each step."""
 
     def composite(b, q, k, v, mask=None, past_key=None, past_value=None, nonpad=None, *, a):
         flat = q.tensor.rank == 3

@@ -166,7 +166,7 @@ class Expand:
 
 
 def x_at(x: Tensor) -> Any:
-    """A broadcasting read of `x`, as a stage function."""
+    """A broadcasting read of `x`, as a function of the position in the result."""
     return lambda *i: x.at(i)
 
 

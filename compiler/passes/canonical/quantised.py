@@ -100,7 +100,7 @@ def same_scale(x: Codes, y: Codes) -> bool:
 
 
 def without_cut(op: Op, to: Codes) -> Op | None:
-    """The op whose result `op` quantises, skipping a Relu or Clip that only cuts off what has no code."""
+    """The op whose result `op` quantises, skipping a Relu or Clip that saturation implies."""
     value = op.operands[0]
     maker = value.defining_op if value is not None else None
     if maker is None or maker.name not in ("Relu", "Clip"):

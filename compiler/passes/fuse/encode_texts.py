@@ -21,10 +21,10 @@ _ENCODER = "ai.onnx.ml.LabelEncoder"
 
 @dataclass(frozen=True)
 class EncodeTexts(Pass):
-    """Turns operators that compare texts with constants into operators on the places of the texts in a vocabulary.
+    """Replaces comparisons of texts with constants by comparisons of their indices in a vocabulary.
 
-    The vocabulary is all constant texts that such operators have; a text that is none of them has the place after the
-    last. So texts are looked up once, by the host, and what moves and compares them is compiled.
+    The vocabulary is the set of constant texts of such operators; any other text has the index after the last. So texts
+    are looked up once, by the host, and operators that move and compare them are compiled.
 
     `%g = Gather(%x, @i) %y = OneHotEncoder(%g) {cats_strings=["a", "b"], zeros=1}`
     --> `%c = LabelEncoder(%x) {keys_strings=["a", "b"], values_int64s=[0, 1], default_int64=2} %g = Gather(%c, @i)

@@ -230,8 +230,9 @@ class _Grouping:
                     self.group_of[p] = group
 
     def absorb_widening(self, op: Op) -> None:
-        """Let the group of a contraction absorb ops that only widen an operand of its elementwise ops, such as the
-        dequantization of a residual: that reads fewer bytes than they would write.
+        """Let the group of a contraction absorb ops that only widen an operand of its elementwise ops.
+
+        An example is the dequantization of a residual: that reads fewer bytes than they would write.
         """
         group = self.group_of[op]
         for member in [g for g in group if self.facts[g].kind == MAP]:

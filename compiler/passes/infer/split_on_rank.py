@@ -69,8 +69,9 @@ def split_cases(known: Known, m: Module, made: set[str]) -> list[Constraint] | N
 
 
 def set_shape_conditions(known: Known, m: Module) -> None:
-    """Record at each If with result shapes that differ between branches which sizes it compares: `when=(T, 1)`. A
-    result's shape is then known before the run. At a Loop that data end, record its maximum trip count.
+    """Record the sizes that an If compares, `when=(T, 1)`, if the shapes of its branches differ.
+
+    A result's shape is then known before the run. At a Loop that data end, record its maximum trip count.
     """
     for op in m.walk():
         if op.name == "Loop":

@@ -53,7 +53,7 @@ class ScheduleRule:
 
     @classmethod
     def of(cls, apply: Apply, *, whole: bool = False) -> ScheduleRule:
-        """The rule that a Python function is."""
+        """The rule made of a Python function."""
         doc = (inspect.getdoc(apply) or "").partition("\n")[0]
         return cls(getattr(apply, "__name__", ""), apply, whole, doc)
 

@@ -115,7 +115,7 @@ class ScheduleFacts:
 
     @cached_property
     def sampled(self) -> dict[str, str]:
-        """Stages whose rows are sampled, each with the result that reads them."""
+        """Stages whose rows a gather such as Resize samples, each with the result that reads them."""
         return sampled_rows(self.f) if self._whole is None else self._whole.sampled
 
     @property

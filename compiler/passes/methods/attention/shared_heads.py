@@ -82,7 +82,7 @@ def _replace(result: Op, rw: Rewriter) -> None:
 
 
 def served(v: Value, b: GraphBuilder) -> tuple[list[Op], Value]:
-    """Keys or values, and the ops through which an attention kernel reads them in place."""
+    """The keys or values behind a chain of ops that an attention kernel can absorb, and that chain."""
     found = x = _repeating(v, b)
     ops: list[Op] = []
     inside = 0
