@@ -31,7 +31,13 @@ _FOR_TEXTS = (
     "rounds",
     "threads",
     "as_json",
+    "given",
+    "level",
+    "processor",
 )  # only with --generate
+
+
+_PACKAGES = {"llama.cpp": "llama-cpp-python"}  # of runtimes that are called otherwise
 
 
 @dataclass(frozen=True)
@@ -68,8 +74,8 @@ class _Lengths(click.ParamType):
 @click.option(
     "--against",
     metavar="NAME,NAME",
-    help="Runtimes to compare with: onnxruntime, openvino; with --generate also onnxruntime-genai, and those that are installed "
-    "by default.",
+    help="Runtimes to compare with: onnxruntime, openvino; with --generate also onnxruntime-genai and llama.cpp, and those "
+    "that are installed by default.",
 )
 @click.option(
     "--generate", type=_Lengths(), help="Time a language model: a prompt of P tokens, then N tokens one by one."
@@ -107,7 +113,7 @@ def command(ctx: click.Context, model: str, target: str, as_json: bool, flags: o
     from occ.loading import load
 
     if how.generate is not None:
-        _bench_texts(ctx)
+        _bench_texts(ctx, flags)
         return
     if how.sampled:
         raise click.UsageError("--sampled goes with --generate")
@@ -157,13 +163,13 @@ def _peers(against: str, known: tuple[str, ...]) -> list[str]:
         raise click.UsageError(f"--against takes {', '.join(known)}, not {unknown[0]!r}")
     for p in peers:
         try:
-            import_module(p.replace("-", "_"))
+            import_module(p.replace("-", "_").replace(".", "_"))
         except ImportError:
-            raise click.UsageError(f"--against {p} needs {p}: `pip install {p}`") from None
+            raise click.UsageError(f"--against {p} needs {p}: `pip install {_PACKAGES.get(p, p)}`") from None
     return peers
 
 
-def _bench_texts(ctx: click.Context) -> None:
+def _bench_texts(ctx: click.Context, flags: options.Flags) -> None:
     """`--generate`."""
     from occ.generation.benchmark import PEERS, compare
 
@@ -179,7 +185,7 @@ def _bench_texts(ctx: click.Context) -> None:
     prompt, count = given["generate"]
     made = compare(
         Path(given["model"]), prompt, count, peers, target=given["target"], threads=given["threads"],
-        rounds=given["rounds"], sampled=given["sampled"],
+        rounds=given["rounds"], sampled=given["sampled"], options=flags.target_options,
     )  # fmt: skip
     click.echo(json_line(made.as_data()) if given["as_json"] else "\n".join(made.lines()))
     if any(name in made.reasons for name in made.speeds):

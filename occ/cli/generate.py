@@ -13,7 +13,7 @@ import click
 from occ.cli import options
 from occ.cli.console import say
 from occ.cli.numbers import Whole
-from occ.generation.names import DRAFT_TOKENS
+from occ.cli.option_values import pairs
 
 
 @click.command("generate")
@@ -80,19 +80,14 @@ from occ.generation.names import DRAFT_TOKENS
     type=click.Path(path_type=Path),
     help="The folder of a LoRA adapter of peft, to add to the weights of a .gguf file or of a folder of safetensors.",
 )
-@click.option(
-    "--draft",
-    metavar="ngram|DIR",
-    help="Guess tokens, by what followed the same ones before or by a smaller model, and verify them in one run.",
-)
-@click.option(
-    "--draft-tokens", type=Whole(1), default=DRAFT_TOKENS, show_default=True, help="How many to guess at a time."
-)
+@options.draft
+@options.draft_tokens
 @options.threads
+@options.target_options
 def command(
     model: str, prompts: tuple[str, ...], tokens: tuple[str, ...], chat: bool, max_new_tokens: int, greedy: bool,
     stop: tuple[str, ...], num_beams: int, batch_size: int | None, capacity: int, adapter: Path | None,
-    draft: str | None, draft_tokens: int, threads: int | None, **sampling: Any,
+    draft: str | None, draft_tokens: int, threads: int | None, given: tuple[str, ...], **sampling: Any,
 ) -> None:  # fmt: skip
     """Continue a prompt with the language model in the folder DIR; text comes as it is written.
 
@@ -105,23 +100,26 @@ def command(
         raise click.UsageError("give either --prompt TEXT or --tokens ID,ID,...")
     if chat and not prompts:
         raise click.UsageError("--chat takes a --prompt")
-    given: list[Prompt] = [*prompts, *map(_ids, tokens)]
-    lm = LanguageModel(Path(model), threads, capacity, adapter=adapter, draft=draft, draft_tokens=draft_tokens)
+    asked: list[Prompt] = [*prompts, *map(_ids, tokens)]
+    lm = LanguageModel(
+        Path(model), threads, capacity, adapter=adapter, draft=draft, draft_tokens=draft_tokens,
+        options=pairs(given, "-C", keys=True),
+    )  # fmt: skip
     if chat:
-        given = [lm.chat([{"role": "user", "content": p}]) for p in prompts]
+        asked = [lm.chat([{"role": "user", "content": p}]) for p in prompts]
     start, made = time.perf_counter(), list[int]()
     how: dict[str, Any] = {"stop": stop, "texts": bool(prompts), "watch": made.append}
     if num_beams == 1:
         how |= {"do_sample": not greedy, **sampling}
-    if len(given) > 1:
-        found = lm.generate(given, max_new_tokens, num_beams=num_beams, batch_size=batch_size, **how)
-        for asked, text in zip(prompts or given, found, strict=True):
-            click.echo(json.dumps({"prompt": asked, "text" if prompts else "tokens": text}, ensure_ascii=False))
+    if len(asked) > 1:
+        found = lm.generate(asked, max_new_tokens, num_beams=num_beams, batch_size=batch_size, **how)
+        for prompt, text in zip(prompts or asked, found, strict=True):
+            click.echo(json.dumps({"prompt": prompt, "text" if prompts else "tokens": text}, ensure_ascii=False))
     else:
         _write(
-            lm.generate(given[0], max_new_tokens, num_beams=num_beams, **how)
+            lm.generate(asked[0], max_new_tokens, num_beams=num_beams, **how)
             if num_beams > 1
-            else lm.stream(given[0], max_new_tokens, **how)
+            else lm.stream(asked[0], max_new_tokens, **how)
         )
     seconds = time.perf_counter() - start
     say(f"{len(made)} tokens in {seconds:.2f} s on {lm.session.threads} thread{'s' if lm.session.threads > 1 else ''}")

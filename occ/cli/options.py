@@ -16,6 +16,7 @@ from occ.analysis.inspect import is_artifact as is_artifact
 from occ.cli.numbers import Whole
 from occ.cli.option_values import bounds_of, dims_of, pairs, shapes_of, sizes_in_turn
 from occ.compiler.targets.default import DEFAULT
+from occ.generation.names import DRAFT_TOKENS
 
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
@@ -33,6 +34,15 @@ threads = click.option(
     type=Whole(1),
     default=None,
     help="Threads of a run; OCC_NUM_THREADS or all processors by default.",
+)
+
+draft = click.option(
+    "--draft",
+    metavar="ngram|DIR",
+    help="Guess tokens, by what followed the same ones before or by a smaller model, and verify them in one run.",
+)
+draft_tokens = click.option(
+    "--draft-tokens", type=Whole(1), default=DRAFT_TOKENS, show_default=True, help="How many to guess at a time."
 )
 
 

@@ -53,14 +53,16 @@ if TYPE_CHECKING:
     metavar="ORIGIN",
     help="Web pages that may ask a language model; * for all.",
 )
+@options.draft
+@options.draft_tokens
 @options.target
 @options.threads
 @click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim.")
 @options.target_options
 def command(
     models: tuple[str, ...], host: str, port: int, parallel: int, capacity: int, adapter: Path | None, workers: int, batch: int,
-    max_request: int, max_waiting: int, api_key: str, cors: tuple[str, ...], target: str, threads: int | None, dims: tuple[str, ...],
-    given: tuple[str, ...],
+    max_request: int, max_waiting: int, api_key: str, cors: tuple[str, ...], draft: str | None, draft_tokens: int,
+    target: str, threads: int | None, dims: tuple[str, ...], given: tuple[str, ...],
 ) -> None:  # fmt: skip
     """Serve models over HTTP.
 
@@ -73,11 +75,16 @@ def command(
         if len(models) != 1:
             raise click.UsageError("a language model is served alone")
         settings = {"parallel": parallel, "waiting": max_waiting, "api_key": api_key, "origins": cors}
-        how = {"threads": threads, "capacity": capacity, "several": parallel > 1, "adapter": adapter}
+        how = {
+            "threads": threads, "capacity": capacity, "several": parallel > 1 and draft is None, "adapter": adapter,
+            "draft": draft, "draft_tokens": draft_tokens, "target": target, "options": pairs(given, "-C", keys=True),
+        }  # fmt: skip
         _serve_language_model(models[0], host, port, settings, how)
         return
     if adapter is not None:
         raise click.UsageError("--adapter is for language models")
+    if draft is not None:
+        raise click.UsageError("--draft is for language models")
     found = _named(models)
     extra = {"target": target, "dims": dims_of(dims), "options": pairs(given, "-C", keys=True)}
     if find_spec("mlserver") is None:
@@ -162,6 +169,9 @@ def _serve_language_model(
         raise RunError("OCC0501", f"`{model}` has no tokenizer.json", "add the tokenizer of the model")
     if kind and how["adapter"] is not None:
         raise RunError("OCC0501", f"no adapter is added to `{model}`, which is in ONNX", "merge it before the export")
+    if kind and (how["draft"] is not None or how["options"]):
+        what = "drafts" if how["draft"] is not None else "options"
+        raise RunError("OCC0501", f"`{model}` is an {kind} model, which takes no {what}", "leave them out")
     name, failures = path.resolve().name, list[Exception]()
 
     def ready(failure: Exception | None) -> None:

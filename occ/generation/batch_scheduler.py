@@ -193,8 +193,10 @@ class BatchScheduler:
         if running is None or not running.requests:
             return []
         changed = list(running.requests)
-        self.steps, self.generated = self.steps + 1, self.generated + len(changed)
-        for request in running.step():
+        before = sum(len(r.tokens) for r in changed)
+        ended = running.step()
+        self.steps, self.generated = self.steps + 1, self.generated + sum(len(r.tokens) for r in changed) - before
+        for request in ended:
             self._release(request)
         return changed
 
@@ -227,7 +229,9 @@ class BatchScheduler:
 
 
 def batch_or_none(lm: LanguageModel) -> Batch | None:
-    """Memory for several texts, or None for a model that cannot batch texts of different lengths."""
+    """Memory for several texts; None with drafts, or for a model that cannot batch texts of different lengths."""
+    if lm.drafts:
+        return None
     try:
         return lm.batch()
     except (RunError, CompileError):

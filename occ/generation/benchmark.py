@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -110,7 +110,7 @@ def _installed(module: str) -> bool:
 
 def compare(
     path: Path, prompt: int, count: int, peers: Sequence[str] | None = None, *, target: str = DEFAULT,
-    threads: int | None = None, rounds: int = 5, sampled: bool = False,
+    threads: int | None = None, rounds: int = 5, sampled: bool = False, options: Mapping[str, str] | None = None,
 ) -> Comparison:  # fmt: skip
     """Time the language model of a folder in occ and in other runtimes, each in a separate process.
 
@@ -127,6 +127,7 @@ def compare(
         threads: of a step; OCC_NUM_THREADS or all processors if None.
         rounds: texts that each runtime generates.
         sampled: whether to time sampled tokens: temperature 0.8, top_p 0.95.
+        options: of the target, as `-C` of the command line.
 
     Raises:
         CompileError: the model cannot be compiled.
@@ -139,7 +140,7 @@ def compare(
             "OCC0501", f"{prompt} and {count} tokens are more than the model takes, {folder.context}", "ask for fewer"
         )
     with ExitStack() as held:
-        model = find_or_build(folder, target)
+        model = find_or_build(folder, target, options=options)
         if not isinstance(model, Path):
             model = model.save(Path(held.enter_context(tempfile.TemporaryDirectory())) / "model.occ")
         lm = LanguageModel(model, threads, capacity)

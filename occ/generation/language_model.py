@@ -51,6 +51,7 @@ class LanguageModel:
         same tokens before, or the folder of a smaller model with the same vocabulary. Texts are the same except for
         rounding.
         draft_tokens: how many are guessed at a time.
+        options: of the target, as `-C` of the command line; an artifact stays as it was built.
 
     Attributes:
         session: the compiled step.
@@ -76,6 +77,7 @@ class LanguageModel:
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
         several: bool = False, adapter: str | os.PathLike[str] | None = None,
         draft: str | os.PathLike[str] | None = None, draft_tokens: int = DRAFT_TOKENS,
+        options: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         if capacity < 2:
             raise RunError("OCC0501", f"capacity is {capacity}", "give room for at least 2 tokens")
@@ -91,13 +93,14 @@ class LanguageModel:
         )
         self._opened: Session | None = None
         self._lock = threading.Lock()
-        self._open = lambda: open_model(folder, threads, target, batched=True)
+        opened = partial(open_model, folder, threads, target, options=options)
+        self._open = lambda: opened(batched=True)
         scored = 1 if draft is None else draft_tokens + 1
-        self.session = self._for_several() if several else open_model(folder, threads, target, scored=scored)
+        self.session = self._for_several() if several else opened(scored=scored)
         if several and STARTS not in {
             i.name for i in self.session.inputs
         }:  # it cannot batch texts of different lengths
-            self._opened, self.session = None, open_model(folder, threads, target)
+            self._opened, self.session = None, opened()
         self._words = next((o.shape[-1] for o in self.session.outputs if o.name == LOGITS), None)
         self.decoders = Decoders(self.session, self.capacity)
         self._draft_tokens, self._new_drafts = draft_tokens, self._drafter(draft, threads, target)
@@ -123,6 +126,11 @@ class LanguageModel:
                 "give a smaller model of the same family",
             )  # fmt: skip
         return partial(ModelDrafts, small.decoders)
+
+    @property
+    def drafts(self) -> bool:
+        """Whether tokens are guessed and verified, so that each text has runs of its own."""
+        return self._new_drafts is not None
 
     def generate(
         self, prompt: Prompt | Sequence[Prompt], max_new_tokens: int = 64, *, num_beams: int = 1, length_penalty: float = 1.0,

@@ -27,7 +27,13 @@ if TYPE_CHECKING:
 
 
 def open_model(
-    folder: Folder, threads: int | None = None, target: str = DEFAULT, *, batched: bool = False, scored: int = 1
+    folder: Folder,
+    threads: int | None = None,
+    target: str = DEFAULT,
+    *,
+    batched: bool = False,
+    scored: int = 1,
+    options: Mapping[str, str] | None = None,
 ) -> Session:
     """A decoding step, ready to run: for one sequence, or for several of one length.
 
@@ -37,7 +43,7 @@ def open_model(
         CompileError: the model cannot be compiled.
         RunError: OCC0501 it is not a decoder; OCC0502 the artifact cannot be used.
     """
-    return _opened(find_or_build(folder, target, batched=batched, scored=scored), threads)
+    return _opened(find_or_build(folder, target, batched=batched, scored=scored, options=options), threads)
 
 
 def open_plain(model: Path, threads: int | None = None, target: str = DEFAULT) -> Session:
@@ -82,8 +88,17 @@ def _opened(found: Path | Artifact, threads: int | None) -> Session:
     return open_session(found, threads)
 
 
-def find_or_build(folder: Folder, target: str = DEFAULT, *, batched: bool = False, scored: int = 1) -> Path | Artifact:
+def find_or_build(
+    folder: Folder,
+    target: str = DEFAULT,
+    *,
+    batched: bool = False,
+    scored: int = 1,
+    options: Mapping[str, str] | None = None,
+) -> Path | Artifact:
     """The path of a decoder's artifact, or the artifact if the build cache has no room for it.
+
+    What is an artifact already stays as it was built, whatever the options.
 
     Raises:
         CompileError: the model cannot be compiled.
@@ -102,15 +117,11 @@ def find_or_build(folder: Folder, target: str = DEFAULT, *, batched: bool = Fals
         if folder.adapter is None
         else [Stamps(Cache()).digest_of(p) for p in sorted(folder.adapter.glob("adapter_*"))]
     )
-    how = {
-        "generation": generation,
-        "target": target,
-        "head": folder.head,
-        "batched": batched,
-        "adapter": added,
-        "scored": scored,
-    }
-    return _find_or_build(folder.model, how, lambda: build(folder, target, batched=batched, scored=scored))
+    how = {"generation": generation, "target": target, "head": folder.head, "batched": batched, "adapter": added}
+    how |= {"scored": scored, "options": dict(options or {})}
+    return _find_or_build(
+        folder.model, how, lambda: build(folder, target, batched=batched, scored=scored, options=options)
+    )
 
 
 def _find_or_build(
@@ -149,7 +160,12 @@ def _keep(kept: ArtifactCache, request: Request, artifact: Artifact, files: Iter
 
 
 def build(
-    folder: Folder, target: str = DEFAULT, *, batched: bool = False, scored: int = 1
+    folder: Folder,
+    target: str = DEFAULT,
+    *,
+    batched: bool = False,
+    scored: int = 1,
+    options: Mapping[str, str] | None = None,
 ) -> tuple[Artifact, Iterable[Path]]:
     """The artifact of a decoder with growing caches, and the other files from which it was made.
 
@@ -158,7 +174,7 @@ def build(
         RunError: OCC0501 it is not a decoder.
     """
     module = prepare.prepared(folder.model, folder.head, batched=batched, adapter=folder.adapter, scored=scored)
-    return _built(module, target, {"caches": "growing"})
+    return _built(module, target, {**(options or {}), "caches": "growing"})
 
 
 def _built(source: Source, target: str, options: Mapping[str, str] | None = None) -> tuple[Artifact, Iterable[Path]]:

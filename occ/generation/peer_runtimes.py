@@ -209,6 +209,44 @@ class OpenvinoRuntime(_GraphRuntime):
         return found[self._names[0]], [self._tensor(np.array(found[name])) for name in self._names[1:]]
 
 
+class LlamaCppRuntime:
+    """llama.cpp by llama-cpp-python, with its own sampler: of a GGUF file, or the one beside a model."""
+
+    def __init__(self, model: Path, threads: int, capacity: int) -> None:
+        found = [model] if model.suffix == ".gguf" else sorted(model.parent.glob("*.gguf"))
+        if len(found) != 1:
+            raise CannotGenerate(
+                f"there are {len(found)} .gguf files beside the model" if found else "it takes a .gguf file"
+            )
+        library = _imported("llama_cpp", "llama-cpp-python")
+        self._model = library.Llama(
+            str(found[0]),
+            n_ctx=capacity,
+            n_threads=threads,
+            n_threads_batch=threads,
+            n_batch=512,
+            n_gpu_layers=0,
+            verbose=False,
+        )
+        self._how, self._last = {"temp": 0.0}, 0
+
+    def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
+        """As `PeerRuntime`."""
+        self._model.reset()
+        chance = {"temp": SAMPLED.temperature, "top_p": SAMPLED.top_p, "top_k": SAMPLED.top_k, "min_p": 0.0}
+        self._how = {"repeat_penalty": 1.0, **(chance if sampled else {"temp": 0.0})}
+        return self._next(ids)
+
+    def step(self) -> int:
+        """As `PeerRuntime`."""
+        return self._next([self._last])
+
+    def _next(self, ids: Sequence[int]) -> int:
+        self._model.eval(list(ids))
+        self._last = int(self._model.sample(**self._how))
+        return self._last
+
+
 def _imported(module: str, package: str) -> Any:
     try:
         return __import__(module)
@@ -221,4 +259,5 @@ PEER_RUNTIMES: dict[str, Callable[[Path, int, int], PeerRuntime]] = {
     "onnxruntime-genai": GenaiRuntime,
     "onnxruntime": OnnxruntimeRuntime,
     "openvino": OpenvinoRuntime,
+    "llama.cpp": LlamaCppRuntime,
 }

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +28,7 @@ class TextToText(LanguageModel):
             `decoder_with_past_model.onnx`, in it or in its folder `onnx`.
         threads, target: as for `LanguageModel`.
         capacity: maximum tokens of a prompt, and of the output; less if the model supports less.
-        several, adapter, draft: must be False and None; `draft_tokens` is then ignored.
+        several, adapter, draft, options: must be False, None and empty; `draft_tokens` is then ignored.
 
     Raises:
         CompileError: a part cannot be compiled.
@@ -39,6 +39,7 @@ class TextToText(LanguageModel):
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
         several: bool = False, adapter: str | os.PathLike[str] | None = None,
         draft: str | os.PathLike[str] | None = None, draft_tokens: int = DRAFT_TOKENS,
+        options: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
         files = Seq2SeqFiles.of(Path(path))
         assert files is not None, "`LanguageModel` has looked"
@@ -50,8 +51,9 @@ class TextToText(LanguageModel):
             raise RunError(
                 "OCC0501", f"`{path}` is in ONNX, to which no adapter is added", "merge it before the export"
             )
-        if draft is not None:
-            raise RunError("OCC0501", f"`{path}` is an encoder-decoder, which takes no drafts", "leave out `draft`")
+        for what, given in (("options", bool(options)), ("drafts", draft is not None)):
+            if given:
+                raise RunError("OCC0501", f"`{path}` is an encoder-decoder, which takes no {what}", "leave them out")
         if files.config.get("model_type") == "whisper":
             raise RunError("OCC0501", f"`{path}` reads sounds, not texts", "`occ transcribe`, or `occ.Transcriber`")
         if capacity < 2:

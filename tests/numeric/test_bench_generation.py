@@ -14,6 +14,7 @@ import pytest
 from building import mlp
 from decoders import WORDS, decoder
 
+from occ.compiler.objects.processors import PROCESSORS
 from occ.generation import benchmark
 from occ.generation.folder import Folder
 from occ.generation.open import find_or_build
@@ -70,6 +71,27 @@ def test_runtimes_that_cannot_run_the_folder_are_named(folder, occ_cli, monkeypa
     assert ours.startswith("occ ")
     assert "3 of 3 tokens agree" in theirs
     assert missing.split(maxsplit=1) == ["onnxruntime-genai", "the folder has no genai_config.json"]
+
+
+def test_a_runtime_of_gguf_files_needs_one(folder, occ_cli, monkeypatch) -> None:
+    monkeypatch.setitem(sys.modules, "llama_cpp", ModuleType("llama_cpp"))  # as if it were installed
+    ran = occ_cli("bench", folder, "--generate", "4,2", "--against", "llama.cpp", *RUN)
+    assert ran.code == 0, ran.err
+    assert ran.out.strip().splitlines()[-1].split(maxsplit=1) == ["llama.cpp", "it takes a .gguf file"]
+    monkeypatch.setitem(sys.modules, "llama_cpp", None)
+    ran = occ_cli("bench", folder, "--generate", "4,2", "--against", "llama.cpp", *RUN)
+    assert (ran.code, "`pip install llama-cpp-python`" in ran.err) == (2, True)
+
+
+def test_options_of_the_target_reach_the_build(folder, occ_cli) -> None:
+    """They were refused, so that no other processor could be measured."""
+    ran = occ_cli("bench", folder, "--generate", "4,2", "--against", "", *RUN, "--target-cpu", "x86-64-v2")
+    assert ran.code == 0, ran.err
+    made = find_or_build(Folder.of(folder), "cpu-jit", options={"halide.target": PROCESSORS["x86-64-v2"]})
+    assert isinstance(made, Path)
+    assert made != find_or_build(Folder.of(folder), "cpu-jit")
+    ran = occ_cli("bench", folder, "--generate", "4,2", *RUN, "-C", "nonsense=1")
+    assert (ran.code, "nonsense" in ran.err) == (2, True), ran.err
 
 
 def test_runtimes_that_are_not_there_are_refused(folder, occ_cli, monkeypatch) -> None:
