@@ -9,6 +9,7 @@ from fnmatch import fnmatch
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.stages import ORDER
 from occ.compiler.passes.algorithms.grow_caches import GrowCaches
+from occ.compiler.passes.algorithms.quantize_caches import QuantizeCaches
 from occ.compiler.passes.algorithms.split_transposed_conv import SplitTransposedConv
 from occ.compiler.passes.algorithms.use_fourier_matrices import UseFourierMatrices
 from occ.compiler.passes.algorithms.write_in_place import WriteInPlace
@@ -88,7 +89,8 @@ def to_kernels(options: JitOptions) -> tuple[Pass, ...]:
         Fold(),  # what loop bodies compute from constants alone
         Dce(),
         defer,
-        *((GrowCaches(),) if options.caches == "growing" else ()),
+        *((GrowCaches(),) if options.caches == "growing" or options.cache == "int8" else ()),
+        *((QuantizeCaches(),) if options.cache == "int8" else ()),
         WriteInPlace(),
         SplitTransposedConv(),
         UseFourierMatrices(),

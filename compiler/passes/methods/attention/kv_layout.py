@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from occ.compiler.ir.te.expr import Axis, Cast, Index, Load
+from occ.compiler.ir.te.expr import Axis, Binary, Cast, Index, Load
 from occ.compiler.ir.te.function import Param, TeFunc, TeStage
 from occ.compiler.ir.te.walks import replace_indices, walk
 
@@ -48,12 +48,17 @@ def heads_interleaved(caches: dict[str, Cache]) -> bool:
 
 
 def _read(f: TeFunc, s: TeStage) -> Load | None:
-    """The view of a parameter that a stage reads; None if it does more."""
+    """The view of a parameter that a stage reads, perhaps of scaled codes; None if it does more."""
     if len(s.axes) < 3:
         return None
     named = {x.name: x for x in f.stages if isinstance(x, TeStage)}
     e = s.expr
-    while isinstance(e, Cast) or (isinstance(e, Load) and e.source in named):
+    while isinstance(e, (Cast, Binary)) or (isinstance(e, Load) and e.source in named):
+        if isinstance(e, Binary):  # codes times their scale
+            if e.op != "mul":
+                return None
+            e = e.lhs
+            continue
         if isinstance(e, Cast):
             e = e.arg
             continue

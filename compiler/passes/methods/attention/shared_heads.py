@@ -15,6 +15,7 @@ _READ = (
     "repeat_heads",
     "first_keys",
     "cache_values",
+    "head_values",
 )  # what attention kernels compute while reading keys and values
 _MOST_MAPS = 8  # elementwise ops between the scores and their softmax
 
