@@ -74,8 +74,8 @@ class _Lengths(click.ParamType):
 @click.option(
     "--against",
     metavar="NAME,NAME",
-    help="Runtimes to compare with: onnxruntime, openvino; with --generate also onnxruntime-genai and llama.cpp, and those "
-    "that are installed by default.",
+    help="Runtimes to compare with: onnxruntime, openvino; with --generate also onnxruntime-genai "
+    "and llama.cpp, and those that are installed by default.",
 )
 @click.option(
     "--generate", type=_Lengths(), help="Time a language model: a prompt of P tokens, then N tokens one by one."

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -101,10 +102,9 @@ def command(
     if chat and not prompts:
         raise click.UsageError("--chat takes a --prompt")
     asked: list[Prompt] = [*prompts, *map(_ids, tokens)]
-    lm = LanguageModel(
-        Path(model), threads, capacity, adapter=adapter, draft=draft, draft_tokens=draft_tokens,
-        options=pairs(given, "-C", keys=True),
-    )  # fmt: skip
+    given_options = pairs(given, "-C", keys=True)
+    guesses: dict[str, Any] = {"draft": draft, "draft_tokens": draft_tokens}
+    lm = LanguageModel(Path(model), threads, capacity, adapter=adapter, options=given_options, **guesses)
     if chat:
         asked = [lm.chat([{"role": "user", "content": p}]) for p in prompts]
     start, made = time.perf_counter(), list[int]()
@@ -116,11 +116,8 @@ def command(
         for prompt, text in zip(prompts or asked, found, strict=True):
             click.echo(json.dumps({"prompt": prompt, "text" if prompts else "tokens": text}, ensure_ascii=False))
     else:
-        _write(
-            lm.generate(asked[0], max_new_tokens, num_beams=num_beams, **how)
-            if num_beams > 1
-            else lm.stream(asked[0], max_new_tokens, **how)
-        )
+        one = partial(lm.generate, num_beams=num_beams) if num_beams > 1 else lm.stream
+        _write(one(asked[0], max_new_tokens, **how))
     seconds = time.perf_counter() - start
     say(f"{len(made)} tokens in {seconds:.2f} s on {lm.session.threads} thread{'s' if lm.session.threads > 1 else ''}")
 

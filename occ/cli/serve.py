@@ -75,16 +75,17 @@ def command(
         if len(models) != 1:
             raise click.UsageError("a language model is served alone")
         settings = {"parallel": parallel, "waiting": max_waiting, "api_key": api_key, "origins": cors}
-        how = {
-            "threads": threads, "capacity": capacity, "several": parallel > 1 and draft is None, "adapter": adapter,
-            "draft": draft, "draft_tokens": draft_tokens, "target": target, "options": pairs(given, "-C", keys=True),
-        }  # fmt: skip
+        how = {"threads": threads, "capacity": capacity, "several": parallel > 1 and draft is None, "adapter": adapter}
+        how |= {
+            "draft": draft,
+            "draft_tokens": draft_tokens,
+            "target": target,
+            "options": pairs(given, "-C", keys=True),
+        }
         _serve_language_model(models[0], host, port, settings, how)
         return
-    if adapter is not None:
-        raise click.UsageError("--adapter is for language models")
-    if draft is not None:
-        raise click.UsageError("--draft is for language models")
+    if adapter is not None or draft is not None:
+        raise click.UsageError(f"--{'draft' if adapter is None else 'adapter'} is for language models")
     found = _named(models)
     extra = {"target": target, "dims": dims_of(dims), "options": pairs(given, "-C", keys=True)}
     if find_spec("mlserver") is None:

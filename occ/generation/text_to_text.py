@@ -44,16 +44,15 @@ class TextToText(LanguageModel):
         files = Seq2SeqFiles.of(Path(path))
         assert files is not None, "`LanguageModel` has looked"
         if several:
-            raise RunError(
-                "OCC0501", f"`{path}` is an encoder-decoder, which writes one text at a time", "leave out `several`"
-            )
+            what = f"`{path}` is an encoder-decoder, which writes one text at a time"
+            raise RunError("OCC0501", what, "leave out `several`")
         if adapter is not None:
             raise RunError(
                 "OCC0501", f"`{path}` is in ONNX, to which no adapter is added", "merge it before the export"
             )
-        for what, given in (("options", bool(options)), ("drafts", draft is not None)):
-            if given:
-                raise RunError("OCC0501", f"`{path}` is an encoder-decoder, which takes no {what}", "leave them out")
+        if options or draft is not None:
+            what = "options" if draft is None else "drafts"
+            raise RunError("OCC0501", f"`{path}` is an encoder-decoder, which takes no {what}", "leave them out")
         if files.config.get("model_type") == "whisper":
             raise RunError("OCC0501", f"`{path}` reads sounds, not texts", "`occ transcribe`, or `occ.Transcriber`")
         if capacity < 2:

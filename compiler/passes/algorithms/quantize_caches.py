@@ -18,11 +18,12 @@ from occ.compiler.passes.base import Context, Pass, finish
 class QuantizeCaches(Pass):
     """Stores growing KV caches as i8 codes, with a scale for each head of each token.
 
-    The scales are caches of their own. New entries are quantised once, when they are appended. Attention reads codes and scales where they are.
+    The scales are caches of their own. New entries are quantised once, when they are appended. Attention reads codes
+    and scales where they are.
 
     `func(%past: f32[P,N,3,64]) { %present = append(%new, %past)  return %present : f32[P + S,N,3,64] }` -->
-    `func(%past: i8[P,N,3,64], %past.scale: f32[P,N,3]) { %scales = head_scales(%new)  %codes = head_codes(%new, %scales)
-    %present = append(%codes, %past)  %present.scale = append(%scales, %past.scale)  return %present, %present.scale }`, and
+    `func(%past: i8[P,N,3,64], %past.scale: f32[P,N,3]) { %s = head_scales(%new)  %c = head_codes(%new, %s)
+    %present = append(%c, %past)  %present.scale = append(%s, %past.scale)  return %present, %present.scale }`, and
     readers of `%present` get `head_values(%present, %present.scale)`.
     """
 
