@@ -121,10 +121,13 @@ def _in_pieces(out: StageSchedule, s: TeStage, piece: int, facts: ScheduleFacts)
 def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
     """The parts in which a stage is computed in order.
 
-    None if only a border is tested, at which loops are split, or if rows or most parts are shorter than vectors.
+    None if only a border of a known extent is tested, at which loops are split, or if rows or most parts are shorter
+    than vectors.
     """
     extent, lanes = s.axes[-1].extent, facts.machine.lanes(element_bits(s))
-    if lanes > facts.machine.lanes(element_bits(s), extent) or (s.role == PAD and isinstance(s.expr, Select)):
+    if lanes > facts.machine.lanes(element_bits(s), extent) or (
+        isinstance(extent, int) and s.role == PAD and isinstance(s.expr, Select)
+    ):
         return ()
     found = parts(s)
     return found if len(found) * lanes <= 2 * nominal(extent) else ()
