@@ -22,6 +22,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
+from occ.compiler.passes.methods.winograd.use_winograd import LEAST_CHANNELS, TAPS
 from occ.compiler.plan.plan import defer_text
 from tools.fuzz.generate import Case
 from tools.fuzz.inputs import is_float
@@ -48,6 +49,9 @@ AROUND_ONE = frozenset(("Elu", "Selu", "Celu", "Gelu", "Sigmoid", "LogSoftmax", 
     "BlackmanWindow", "com.microsoft.QuickGelu", "ai.onnx.ml.SVMRegressor"))  # fmt: skip
 # Operators that subtract a mean, by which sums of large terms can be small.
 CENTRED = frozenset(("InstanceNormalization", "GroupNormalization"))
+# Operators that add all terms of an axis.
+SUMS = frozenset(("ReduceSum", "ReduceMean", "ReduceL1", "ReduceL2", "ReduceSumSquare", "ReduceLogSum", "ReduceLogSumExp",
+    "GlobalAveragePool", "GlobalLpPool"))  # fmt: skip
 # Operators that compute in f32 whatever the type of the operand: `stash_type` says so, or onnx.reference, which is the oracle
 # of what onnxruntime has in f32 alone, rounds their constants to it.
 STASHED = frozenset(("LayerNormalization", "RMSNormalization", "GroupNormalization", "Gelu", "LRN", "Erf", "HardSwish",
@@ -204,18 +208,38 @@ class _Disturbed(Interpreter):
         least = np.array(1.0 if op.name in AROUND_ONE else 0.0)
         if op.name in CENTRED:
             least = _centred(op, *(moved[v] for v in op.inputs[:2]))
+        if op.name == "OneHot":  # onnx.reference adds `on - off` to `off`
+            least = np.max(np.abs(moved[op.inputs[2]]), initial=0.0)
+        if op.name in SUMS:
+            least = self._summed(op, moved, dims, found[0])
         if op.name == "CumSum":  # each sum is off by what those before are: runtimes add one term after the other
             least = np.max(np.abs(found[0]), initial=0.0) * max(1.0, max(found[0].shape, default=0) ** 0.5 / ULPS)
         if op.name == "GridSample":  # the weights of elements far apart come from rounded positions
             least = np.max(np.abs(moved[op.inputs[0]]), initial=0.0)
         if _mixes(op):
-            whole = super().op(op, {v: np.abs(x) if isinstance(x, np.ndarray) else x for v, x in moved.items()}, dims)
-            least = np.max(whole[0], initial=0.0)
+            whole = self._of_sizes(op, moved, dims)
+            least = np.max(whole, initial=0.0)
             if op.name == "Resize":  # a position is off by units of itself
-                least = least * max(1.0, max(whole[0].shape, default=0) / 8)
+                least = least * max(1.0, max(whole.shape, default=0) / 8)
         found = [self._disturb(x, least) for x in found]
         self.unit = before
         return found
+
+    def _of_sizes(self, op: Op, env: Env, dims: Mapping[str, int]) -> Any:
+        """The result on the absolute values of what an op reads."""
+        return super().op(op, {v: np.abs(x) if isinstance(x, np.ndarray) else x for v, x in env.items()}, dims)[0]
+
+    def _summed(self, op: Op, env: Env, dims: Mapping[str, int], found: Any) -> Any:
+        """What a sum of `n` terms, one after the other, is off by: `n` units of the sum of their sizes.
+
+        Higham, Accuracy and Stability of Numerical Algorithms, section 4.2; two units more for what makes a term. A logarithm of
+        a sum is off by what the sum is off in proportion.
+        """
+        terms = np.size(env[op.inputs[0]]) / max(np.size(found), 1)
+        sizes: Any = 1.0 if op.name == "ReduceLogSumExp" else self._of_sizes(op, env, dims)
+        if op.name == "ReduceLogSum":
+            sizes = np.exp(sizes - found)
+        return sizes * (terms + 2) / (ULPS * MARGIN)  # by which what a sample moves is multiplied
 
     def _disturb(self, x: Any, least: Any = 0.0) -> Any:
         """Move elements in proportion to their size, which is taken for at `least` so much."""
@@ -240,19 +264,26 @@ def _stepped_bias(op: Op, env: Env) -> dict[Value, Any]:
 
 
 def _centred(op: Op, x: np.ndarray, scale: np.ndarray) -> np.ndarray:
-    """The largest terms of what is computed as a product minus the product of the mean, as runtimes do."""
-    groups = op.attrs.get("num_groups", x.shape[1])
-    spread = x.reshape(x.shape[0], groups, -1).var(axis=-1).min(initial=np.inf)
-    return (
-        np.max(np.abs(x), initial=0.0)
-        * np.max(np.abs(scale), initial=0.0)
-        / np.sqrt(spread + op.attrs.get("epsilon", 1e-5))
-    )
+    """The largest terms of what is computed as a product minus the product of the mean, as runtimes do.
+
+    The variance is computed so too, as the mean of squares less the square of the mean: it is off by units of the squares, and the
+    result by half of that in proportion.
+    """
+    rows = x.reshape(x.shape[0], op.attrs.get("num_groups", x.shape[1]), -1)
+    if not rows.size:
+        return np.zeros(())
+    spread = rows.var(axis=-1) + op.attrs.get("epsilon", 1e-5)
+    largest = np.max(np.abs(rows), axis=-1)
+    away = np.max(np.abs(rows - rows.mean(axis=-1, keepdims=True)), axis=-1)
+    terms = largest / np.sqrt(spread) + away / np.sqrt(spread) * largest**2 / (2 * spread)
+    return np.max(terms) * np.max(np.abs(scale), initial=0.0)
 
 
 def _mixes(op: Op) -> bool:
-    """Whether elements may be computed from sums and differences of others, so that the largest terms decide the error: weights
-    of Resize and DFT come from rounded positions, and Winograd's and Strassen's methods take convolutions and products of such sizes.
+    """Whether elements may be computed from sums and differences of others, so that the largest terms decide the error.
+
+    Weights of Resize and DFT come from rounded positions, and Winograd's and Strassen's methods take convolutions and
+    products of such sizes.
     """
     if op.name in ("Resize", "DFT", "STFT"):
         return True
@@ -261,7 +292,8 @@ def _mixes(op: Op) -> bool:
         return False
     sizes = [n for n in weight.type.shape if isinstance(n, int)]
     if op.name == "Conv":
-        return sizes[2:] == [3, 3] and min(sizes[:2]) >= 32
+        least = min(sizes[0] // op.attrs.get("group", 1), sizes[1])  # each group is a convolution
+        return least >= LEAST_CHANNELS and {1} < {1, *sizes[2:]} <= {1, *TAPS}
     return min(sizes, default=0) >= 384
 
 

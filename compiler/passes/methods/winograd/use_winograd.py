@@ -14,8 +14,8 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
-_LEAST_CHANNELS = 16  # with less than a vector, the transforms cost more than the multiplications that they save
-_TAPS = (1, 3, 5)
+LEAST_CHANNELS = 16  # with less than a vector, the transforms cost more than the multiplications that they save
+TAPS = (1, 3, 5)
 _FEW_TILES, _LARGE = 4, 1 << 14  # tiles of 4x4 outputs in a plane, and channels times filters
 _LEAST_GAIN = 1.5  # savings in multiplications: below this, the transforms cost as much, as if 5 of 8 outputs are kept
 
@@ -63,13 +63,13 @@ def _pays(op: Op, lanes: int) -> bool:
         return False
     plain = a.group == 1 and all(k == 1 for k in (*(a.strides or ()), *(a.dilations or ())))
     taps = w.data.shape[2:]
-    if not plain or a.auto_pad not in ("NOTSET", "") or not {*taps} <= {*_TAPS} or {*taps} == {1}:
+    if not plain or a.auto_pad not in ("NOTSET", "") or not {*taps} <= {*TAPS} or {*taps} == {1}:
         return False
     pads = op.a.pads or (0, 0, 0, 0)
     filters, channels = w.data.shape[:2]
     if (
         not all(isinstance(p, int) and p >= 0 for p in pads)
-        or min(filters, channels) < _LEAST_CHANNELS
+        or min(filters, channels) < LEAST_CHANNELS
         or channels % lanes
     ):
         return False
