@@ -18,8 +18,8 @@ _CONSTANT = {
     "Conv": (1, 2),
     "ConvInteger": (1, 3),
 }  # operands with one part per group, which must be constant
-_MOST_GROUPS = 8
-_LEAST_CHANNELS = 8  # per group, in and out: fewer do not fill a vector, and the window rule is as fast
+MOST_GROUPS = 8
+LEAST_CHANNELS = 8  # per group, in and out: fewer do not fill a vector, and the window rule is as fast
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ def _worthwhile(op: Op) -> bool:
     if not isinstance(w, Weight) or not all(v is None or isinstance(v, Weight) for v in parts):
         return False
     groups = op.a.group
-    return 1 < groups <= _MOST_GROUPS and min(w.data.shape[1], w.data.shape[0] // groups) >= _LEAST_CHANNELS
+    return 1 < groups <= MOST_GROUPS and min(w.data.shape[1], w.data.shape[0] // groups) >= LEAST_CHANNELS
 
 
 def _split(op: Op, rw: Rewriter) -> Value:

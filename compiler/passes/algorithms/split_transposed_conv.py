@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from itertools import product
+from math import prod
 from typing import ClassVar
 
 import numpy as np
 
+from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import floordiv, lower
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
@@ -15,6 +17,7 @@ from occ.compiler.ir.ops.window import Window, transposed_window
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.value import Value, Weight
+from occ.compiler.passes.algorithms.split_groups import LEAST_CHANNELS, MOST_GROUPS
 from occ.compiler.passes.base import Context, Pass, finish
 
 
@@ -24,6 +27,8 @@ class SplitTransposedConv(Pass):
 
     Output `s*q + f` is the sum over `t` of `x[q - t] * w[s*t + f]`: for each phase `f` a convolution with every s-th
     tap.
+
+    Groups of many channels are split first, as `split-groups` does it.
 
     `%y = ConvTranspose(%x, @w) {strides=[2, 2]}` --> `%c = Conv(%x, @w.phases)  %y = interleave(%c) {strides=[2, 2]}`
     """
@@ -43,10 +48,10 @@ class SplitTransposedConv(Pass):
 
 
 def _window(op: Op) -> Window | None:
-    """The window if the op can be split: constant weight, one group, no dilation or output padding."""
+    """The window if the op can be split: constant weight, no dilation or output padding."""
     x, w = op.operands[:2]
     bias = op.operands[2] if len(op.operands) > 2 else None
-    if x is None or not isinstance(w, Weight) or op.a.group != 1 or not (bias is None or isinstance(bias, Weight)):
+    if x is None or not isinstance(w, Weight) or not (bias is None or isinstance(bias, Weight)):
         return None
     window = transposed_window(Tensor("x", x.tensor), Tensor("w", w.tensor), op.a)
     inside = all(lower(n) >= 0 for n in (*window.before, *window.after))
@@ -55,23 +60,40 @@ def _window(op: Op) -> Window | None:
 
 
 def _split(op: Op, win: Window, rw: Rewriter) -> Value:
-    x, w = op.operands[:2]
+    """Groups of many channels are convolutions of their own, as `split-groups` has them: then phases are whole rows."""
+    x, w, *rest = op.operands
     assert x is not None
     assert isinstance(w, Weight)
+    bias = rest[0].data if rest and isinstance(rest[0], Weight) else None
+    groups, b = op.a.group, rw.builder(op)
+    each = w.data.shape[0] // groups
+    if groups == 1 or groups > MOST_GROUPS or min(each, w.data.shape[1]) < LEAST_CHANNELS:
+        return _phases(x, w.data, bias, groups, win, b)
+    made: list[Value] = []
+    for k, weight in enumerate(np.split(w.data, groups)):
+        start, end, axis = (b.constant(np.array([n], np.int64)) for n in (k * each, (k + 1) * each, 1))
+        own = None if bias is None else np.split(bias, groups)[k]
+        made.append(_phases(b.Slice(x, start, end, axis), weight, own, 1, win, b))
+    return b.Concat(*made, axis=1)
+
+
+def _phases(x: Value, w: np.ndarray, bias: np.ndarray | None, groups: int, win: Window, b: GraphBuilder) -> Value:
+    """The convolution, and its phases interleaved."""
     taps = [-(-k // s) for k, s in zip(win.kernel, win.strides, strict=True)]
-    weight = _phase_weights(w.data, taps, win.strides)
-    phases = weight.shape[0] // w.data.shape[1]
+    phases = prod(win.strides)
+    weight = np.concatenate([_phase_weights(part, taps, win.strides) for part in np.split(w, groups)])
     # The grid of q that the output needs; the convolution is padded to produce exactly that many.
     grid = [floordiv(b + n - 1, s) + 1 for b, n, s in zip(win.before, win.out, win.strides, strict=True)]
     after = [q - n for q, n in zip(grid, x.tensor.dims[2:], strict=True)]
     pads = tuple([t - 1 for t in taps] + after)
-    b = rw.builder(op)
-    bias = op.operands[2] if len(op.operands) > 2 else None
-    spread = b.constant(np.tile(bias.data, phases)) if isinstance(bias, Weight) else None
-    conv = b.Conv(x, b.constant(weight), spread, pads=pads, kernel_shape=tuple(taps))
+    spread = None
+    if bias is not None:
+        spread = b.constant(np.concatenate([np.tile(part, phases) for part in np.split(bias, groups)]))
+    in_groups = groups if groups > 1 else None
+    conv = b.Conv(x, b.constant(weight), spread, pads=pads, kernel_shape=tuple(taps), group=in_groups)
     if phases == 1 and conv.tensor.dims[2:] == win.out and all(n == 0 for n in win.before):
         return conv
-    return b.interleave(conv, strides=win.strides, before=tuple(win.before), shape=tuple(win.out))
+    return b.interleave(conv, strides=win.strides, before=tuple(win.before), shape=tuple(win.out), group=in_groups)
 
 
 def _phase_weights(w: np.ndarray, taps: list[int], strides: tuple[int, ...]) -> np.ndarray:

@@ -59,21 +59,23 @@ class Dims:
         )
 
 
-@op("interleave", writes="channels", own_attributes="strides=ints before=sizes shape=sizes")
+@op("interleave", writes="channels", own_attributes="strides=ints before=sizes shape=sizes group=int?")
 class Interleave:
     """Interleaves phases: `out[n, o, p...] = x[n, f*O + o, q...]` where `p + before = s*q + f`.
 
-    That holds on each axis; `f` is row-major over the axes.
+    That holds on each axis; `f` is row-major over the axes. In groups each has its own `f*O + o`, one after the other.
     """
 
     def body(t, x, *, a):
-        count = prod(a.strides)
+        count, groups = prod(a.strides), getattr(a, "group", None) or 1
         channels = floordiv(x.shape[1], count)
+        each = floordiv(channels, groups)
 
         def element(n, o, *at):
             shifted = [p + b for p, b in zip(at, a.before, strict=True)]
             phase = flatten([p % s for p, s in zip(shifted, a.strides, strict=True)], a.strides)
-            return x[(n, phase * channels + o, *(p // s for p, s in zip(shifted, a.strides, strict=True)))]
+            place = phase * channels + o if groups == 1 else (o // each * count + phase) * each + o % each
+            return x[(n, place, *(p // s for p, s in zip(shifted, a.strides, strict=True)))]
 
         return t.map([x.shape[0], channels, *a.shape], element, name="interleave")
 
