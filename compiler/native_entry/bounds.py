@@ -89,6 +89,16 @@ def _compress(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:
     return [["min", ["*", *x.shape, 1] if axis is None else x.shape[axis], condition.shape[0]]]
 
 
+def _unique(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:
+    return [_compared(step, buffers) for _ in step.binds]
+
+
+def _compared(step: Step, buffers: Sequence[Buffer]) -> DimExpr:
+    """How many elements or slices a Unique compares."""
+    shape, axis = buffers[step.reads[0]].shape, decode_attrs(step.attrs).axis
+    return ["*", *shape, 1] if axis is None else shape[axis]
+
+
 def _sizes(step: Step, _: Sequence[Buffer]) -> list[DimExpr]:
     return [step.attrs["upper_bounds"][k] for _, k, _ in step.binds]
 
@@ -103,9 +113,16 @@ HOST: dict[str, Callable[[Step, Sequence[Buffer]], list[DimExpr]]] = {
     "Compress": _compress,
     "NonMaxSuppression": _suppression,
     "sizes": _sizes,
+    "Unique": _unique,
 }
 
 # Bytes of scratch memory that some of them need.
 SCRATCH: dict[str, Callable[[Step, Sequence[Buffer]], DimExpr]] = {
     "NonMaxSuppression": lambda step, buffers: ["*", buffers[step.reads[1]].shape[2], 28],
+    "Unique": lambda step, buffers: ["+", ["*", _compared(step, buffers), 56], 32],
+}
+
+# Element types of the first operand that some of them take; the others take all.
+TYPES: dict[str, frozenset[str]] = {
+    "Unique": frozenset(("f32", "f64", "bool", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")),
 }

@@ -13,6 +13,7 @@ from occ.compiler.native_entry.nms import emit_suppression
 from occ.compiler.native_entry.routine import RoutineEmitter, StepEmitter
 from occ.compiler.native_entry.sizes import i64
 from occ.compiler.native_entry.types import DOUBLE, FLOAT, I1, I8, I16, I32, I64
+from occ.compiler.native_entry.unique import emit_unique
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.manifest import Step
 from occ.runtime.native.call import MISFIT
@@ -142,4 +143,5 @@ def _is_set(e: RoutineEmitter, x: Any, index: Any, dtype: str) -> Any:
 
 HOST_STEPS: dict[str, StepEmitter] = {
     "NonZero": emit_non_zero, "Compress": emit_compress, "NonMaxSuppression": emit_suppression, "sizes": emit_sizes,
+    "Unique": emit_unique,
 }  # fmt: skip

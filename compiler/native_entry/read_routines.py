@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import fields, replace
 
-from occ.compiler.native_entry.bounds import HOST, LARGEST, SCRATCH, upper
+from occ.compiler.native_entry.bounds import HOST, LARGEST, SCRATCH, TYPES, upper
 from occ.compiler.native_entry.output_memory import is_aligned, written_before_sized
 from occ.compiler.native_entry.output_shapes import Cases, result_rows
 from occ.compiler.native_entry.plan import Inner, Routine, Slot, bytes_of, is_handle, nbytes, put, special_name
@@ -22,6 +22,7 @@ _NAMED = 5  # problems that an error lists
 _KINDS = ("kernel", "copy", "if", "scan", "loop")
 # Optional operands of a step, by its kind, or by its name if that is `host`.
 _OPTIONAL = {"loop": range(2), "NonMaxSuppression": range(2, 5)}
+_PARTIAL = ("Unique",)  # may lack results
 
 
 _BODIES = {"if": ("then_branch", "else_branch"), **dict.fromkeys(("loop", "scan", "map"), ("body",))}
@@ -59,6 +60,11 @@ def host_steps(m: Manifest) -> list[str]:
     kinds = [(i, k in cased) for k, i in enumerate((*m.outputs, *m.inputs))]
     found += [f"`{i.name}` is of kind {i.kind}" for i, known in kinds if i.kind != "tensor" and not known]
     return [*problems, *dict.fromkeys(found)]
+
+
+def _check_type(step: Step, dtype: str) -> None:
+    if dtype not in TYPES.get(step.name, (dtype,)):
+        raise Unsuitable(f"is a {step.name} of {dtype}")
 
 
 def _listed(what: str, problems: Sequence[str]) -> str:
@@ -148,12 +154,13 @@ class _Reader:
         Raises:
             Unsuitable: it is not supported.
         """
-        used = [*step.reads, *step.writes]
-        buffers = r.plan.buffers
+        used, buffers = [*step.reads, *step.writes], r.plan.buffers
         if step.kind not in _KINDS and step.name not in HOST:
             raise Unsuitable(f"is a step of kind `{step.kind}`{f': {step.name}' if step.name else ''}")
         optional = _OPTIONAL.get(step.name if step.kind == "host" else step.kind, ())
-        absent = -1 in step.writes or any(b < 0 and k not in optional for k, b in enumerate(step.reads))
+        absent = (-1 in step.writes and step.name not in _PARTIAL) or any(
+            b < 0 and k not in optional for k, b in enumerate(step.reads)
+        )
         used = [b for b in used if b >= 0]
         handles = any(is_handle(buffers[b]) for b in used)
         if absent or (handles and step.kind in ("kernel", "host")):
@@ -170,6 +177,7 @@ class _Reader:
             case "loop":
                 self._loop(r, k, step)
             case "host":
+                _check_type(step, buffers[step.reads[0]].dtype)
                 if any(buffers[b].strides for b in used):
                     raise Unsuitable("has operands or results that do not lie dense")
                 # a size that was already known is not bound: the step checks it

@@ -16,14 +16,13 @@ def nonzero(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
 
 def unique(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, ...]:
     """Values, first positions, inverse, counts; in order of value, or of first occurrence if `a.sorted` is 0."""
-    texts = x.dtype.kind == "O"
-    words, keys = (
-        np.unique(x, return_inverse=True) if texts else (x, x)
-    )  # numpy has no rows of strings, but of their codes
+    # numpy has no rows of strings, and no row with a NaN is equal to another; but it has rows of codes.
+    placed = x.dtype.kind == "O" or (x.dtype.kind == "f" and a.axis is not None)
+    words, keys = np.unique(x, return_inverse=True) if placed else (x, x)
     values, first, inverse, counts = np.unique(
         keys.reshape(x.shape), return_index=True, return_inverse=True, return_counts=True, axis=a.axis
     )
-    values = words[values] if texts else values
+    values = words[values] if placed else values
     inverse = inverse.reshape(-1)
     if not a.sorted:
         order = np.argsort(first)
