@@ -148,6 +148,7 @@ async def _load(
         else:
             state.service = Service(model, settings.parallel, settings.waiting)
             metrics.watch(state.service.scheduler)
+            state.service.prepare_grammars()
     except Exception as e:  # reported to the waiting caller, and to clients
         state.failure = e
     ready(state.failure)

@@ -60,7 +60,7 @@ class Answering:
         prompts = [self._service.lm.tokens_of(p) for p in asked.prompts]
         if not prompts:
             raise RunError("OCC0501", "there is no prompt", "give at least one")
-        requests = [self._texts(p, count, asked, asked.logprobs) for p in prompts]
+        requests = [await self._texts(p, count, asked, asked.logprobs) for p in prompts]
         each = [r for some in requests for r in some]
         echo = [self.tokenizer.decode(p) for p in prompts for _ in range(asked.n)] if asked.echo else []
         form = CompletionForm(self._name, self._decode, asked.logprobs, echo)
@@ -70,18 +70,18 @@ class Answering:
         """POST /v1/chat/completions."""
         count = asked.max_completion_tokens if asked.max_completion_tokens is not None else asked.max_tokens
         top = (asked.top_logprobs or 0) if asked.logprobs else None
-        requests = self._texts(self._service.chat_prompt(asked), count, asked, top)
+        requests = await self._texts(self._service.chat_prompt(asked), count, asked, top)
         names = [t.function.name for t in asked.tools or () if asked.tool_choice != "none"]
         choices = [Choice(r, ToolParser(names) if names else None) for r in requests]
         return await self._answer(asked, choices, ChatForm(self._name, self._decode, asked.logprobs))
 
-    def _texts(
+    async def _texts(
         self, prompt: Sequence[int], count: int | None, asked: Generation, top: int | None
     ) -> list[GenerationRequest]:
         """A request for each of the `n` choices."""
         s, stop = self._service, asked.stops
         return [
-            s.request(prompt, count, asked, k, stop=stop, grammar=s.grammar(asked), top_logprobs=top)
+            s.request(prompt, count, asked, k, stop=stop, grammar=await s.grammar(asked), top_logprobs=top)
             for k in range(asked.n)
         ]
 
@@ -150,7 +150,7 @@ class Answering:
         prompt = self._service.lm.tokens_of(self._service.lm.chat(said))
         f = asked.text.format
         schema = JsonSchema(name=f.name, schema=f.schema_) if f.type == "json_schema" else None
-        grammar = self._service.formatted(ResponseFormat(type=f.type, json_schema=schema))
+        grammar = await self._service.formatted(ResponseFormat(type=f.type, json_schema=schema))
         choice = Choice(self._service.request(prompt, asked.max_output_tokens, asked, grammar=grammar))
         answer, form = Answer(self._service, [choice.request]), ResponseForm(self._name, asked.instructions)
         if asked.stream:

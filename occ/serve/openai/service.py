@@ -7,7 +7,6 @@ import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
 
 from occ.generation.batch_scheduler import BatchScheduler
@@ -40,14 +39,24 @@ class Service:
 
     def __init__(self, lm: LanguageModel, parallel: int = 4, waiting: int | None = None) -> None:
         self.lm, self.scheduler = lm, BatchScheduler(lm, parallel, waiting)
+        self._grammars: asyncio.Task[Grammars] | None = None
 
-    @cached_property
-    def grammars(self) -> Grammars:
+    def prepare_grammars(self) -> asyncio.Task[Grammars]:
+        """Starts to read the vocabulary for grammars, in a thread: seconds for 262,144 words, in which others are served."""
+        if self._grammars is None:
+            self._grammars = asyncio.create_task(asyncio.to_thread(self._made_grammars))
+            self._grammars.add_done_callback(lambda made: made.cancelled() or made.exception())  # told who asks for one
+        return self._grammars
+
+    async def grammars(self) -> Grammars:
         """Grammars for the tokenizer of the model.
 
         Raises:
             RunError: OCC0501 the grammar library is not installed, or does not support the tokenizer.
         """
+        return await asyncio.shield(self.prepare_grammars())
+
+    def _made_grammars(self) -> Grammars:
         words = next(o.shape[-1] for o in self.lm.session.outputs if o.name == "logits")
         assert self.lm.tokenizer is not None, "checked before the server starts"
         assert isinstance(words, int), "the head of a decoder is a constant"
@@ -75,7 +84,7 @@ class Service:
             top_logprobs=top_logprobs, **asked.settings(),
         )  # fmt: skip
 
-    def grammar(self, asked: Generation) -> Grammar | None:
+    async def grammar(self, asked: Generation) -> Grammar | None:
         """The grammar of one text of an answer.
 
         Raises:
@@ -83,20 +92,20 @@ class Service:
         """
         if isinstance(asked, ChatRequest) and asked.tools and asked.tool_choice not in (None, "none", "auto"):
             name = None if isinstance(asked.tool_choice, str) else asked.tool_choice.function.name
-            return self.grammars.json_schema(forced_call([t.model_dump() for t in asked.tools], name))
+            return (await self.grammars()).json_schema(forced_call([t.model_dump() for t in asked.tools], name))
         if asked.grammar is not None:
-            return self.grammars.context_free(asked.grammar)
+            return (await self.grammars()).context_free(asked.grammar)
         if asked.regex is not None:
-            return self.grammars.regular_expression(asked.regex)
-        return self.formatted(asked.response_format)
+            return (await self.grammars()).regular_expression(asked.regex)
+        return await self.formatted(asked.response_format)
 
-    def formatted(self, form: ResponseFormat | None) -> Grammar | None:
+    async def formatted(self, form: ResponseFormat | None) -> Grammar | None:
         """The grammar of a text format."""
         match form:
             case ResponseFormat(type="json_object"):
-                return self.grammars.json_schema(ANY_OBJECT)
+                return (await self.grammars()).json_schema(ANY_OBJECT)
             case ResponseFormat(type="json_schema", json_schema=schema) if schema is not None:
-                return self.grammars.json_schema(schema.schema_)
+                return (await self.grammars()).json_schema(schema.schema_)
             case _:
                 return None
 
