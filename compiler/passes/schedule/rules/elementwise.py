@@ -52,9 +52,13 @@ def _loops(s: TeStage, facts: ScheduleFacts) -> Directives:
 
 
 def _looks_up(s: TeStage) -> bool:
-    """Whether a stage only gathers elements of less than 32 bits at data-dependent positions."""
-    e = s.expr
-    return isinstance(e, Load) and e.dtype.bits < 32 and any(isinstance(n, Load) for i in e.index for n in walk(i))
+    """Whether a stage only gathers elements of less than 32 bits, each at a data-dependent position of its own."""
+    e, last = s.expr, Index(s.axes[-1].name)
+    return (
+        isinstance(e, Load)
+        and e.dtype.bits < 32
+        and any(isinstance(n, Load) and last in walk(n) for i in e.index for n in walk(i))
+    )
 
 
 def _by_elements(out: StageSchedule, s: TeStage, facts: ScheduleFacts) -> Directives:
