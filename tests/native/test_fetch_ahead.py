@@ -53,6 +53,15 @@ def test_the_code_fetches(rows, depth, columns, fetched, tmp_path: Path) -> None
     assert (FETCHES in disassembled(made.code, tmp_path)) == fetched
 
 
+@needs_objdump
+def test_tiles_of_any_pitch_stay_in_registers(tmp_path: Path) -> None:
+    """At -O2 rows are a symbolic number of elements apart, and no term of a tile is spilled in the innermost loop."""
+    settings = Settings("cpu", options={"optimize": "2", "halide.target": f"{AVX512}-avx512_sapphirerapids"})
+    made = Compilation(product_of(784, 512, 256)[0], settings).artifact()
+    spills = [n for n in disassembled(made.code, tmp_path).splitlines() if re.search(r"vmovup.*%zmm\d+,.*%rsp", n)]
+    assert not spills
+
+
 AVX2 = "x86-64-linux-avx-avx2-f16c-fma-sse41"
 AVX512 = f"{AVX2}-avx512-avx512_skylake-avx512_cannonlake"
 
