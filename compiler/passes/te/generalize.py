@@ -25,6 +25,7 @@ from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, loop_facts
 from occ.compiler.passes.te.scaled_dims import scaled
 
 SMALL = 8  # extents up to this stay numbers: taps of windows, colour channels, unrolled loops
+PLANE = 128  # and these, of planes that windows slide over which sum taps and colours alone
 _NEAR = 8  # how much a derived size may differ from a multiple of another one: borders of windows
 
 _TRIALS = 4  # attempts: each leaves those numbers alone with which the previous one failed
@@ -140,6 +141,16 @@ def _is_known(facts: Sequence[AxisFacts]) -> bool:
     return any(x.known for x in facts) or bool(tiled and not cut - tiled)
 
 
+def slid_axes(s: AnyStage) -> set[str]:
+    """Axes along which the window of a stage slides that sums taps alone: of a depthwise convolution or a pool."""
+    taps = {a.name for a in reduce_axes(*s.exprs[:1])}
+    if not taps or any(not isinstance(a.extent, int) or a.extent > SMALL for a in reduce_axes(*s.exprs[:1])):
+        return set()
+    indices = [i for n in loads(*s.exprs) for i in n.index if not isinstance(i, Index)]
+    named = [{x.name for x in walk(i) if isinstance(x, Index)} for i in indices]
+    return {a.name for a in s.axes for names in named if a.name in names and names & taps}
+
+
 class _Sizes:
     """The sizes of a function: classes of equal extents, each a number or a dim.
 
@@ -153,6 +164,7 @@ class _Sizes:
         self.number: dict[Slot, int] = {}  # by slot, if it has one
         self.size: dict[Slot, Dim] = {}  # by root of the class
         self.values: dict[str, int] = {}
+        self.slid: set[Slot] = {(name, -1) for s in f.stages for name in slid_axes(s)}
         self._slots()
         self._same()
         if merged:
@@ -239,7 +251,12 @@ class _Sizes:
             return
         n = self.number[root]
         facts = [self.facts.axes[s] for (s, k) in self._members(root) if k < 0]
-        if n <= SMALL or n in self.kept or _is_known(facts):
+        if (
+            n <= SMALL
+            or n in self.kept
+            or _is_known(facts)
+            or (n <= PLANE and not self.slid.isdisjoint(self._members(root)))
+        ):
             self.size[root] = n
             return
         by = lcm(*(x.multiple_of for x in facts), *(t for t in self._tiles(root) if n % t == 0))
