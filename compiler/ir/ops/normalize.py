@@ -94,6 +94,11 @@ def _broadcasts(x: Tensor, operands: Sequence[Tensor | None], name: str) -> None
         broadcasts_to(y.shape, x.shape, what)
 
 
+def _inverse_deviation(t: Builder, var: Tensor, epsilon: float) -> Tensor:
+    """`1 / sqrt(var + epsilon)` of each row: elements are multiplied by it, since divisions are slow."""
+    return t.map(var.shape, lambda *i: literal(1, var.dtype) / f.root(var[i] + epsilon), name="inv_std")
+
+
 @op("LayerNormalization", reads="last")
 class LayerNormalization:
     """`(x - mean) / sqrt(var + epsilon) * scale + bias` over the axes from `axis` on.
@@ -106,7 +111,7 @@ class LayerNormalization:
         _broadcasts(x, (scale, bias), "LayerNormalization")
         kept = _kept(axes)
         centred, mean, var = moments(t, x, axes, kept)
-        inverse = t.map(var.shape, lambda *i: literal(1, var.dtype) / f.root(var[i] + a.epsilon), name="inv_std")
+        inverse = _inverse_deviation(t, var, a.epsilon)
 
         def element(*i):
             value = cast(x.dtype, centred[i] * inverse[kept(i)]) * scale.at(i)
@@ -140,10 +145,10 @@ class InstanceNormalization:
         axes = tuple(range(2, x.rank))
         kept = _kept(axes)
         centred, _, var = moments(t, x, axes, kept)
-        dtype = var.dtype
+        dtype, inverse = var.dtype, _inverse_deviation(t, var, a.epsilon)
 
         def element(*i):
-            norm = centred[i] / f.root(var[kept(i)] + a.epsilon)
+            norm = centred[i] * inverse[kept(i)]
             return cast(x.dtype, norm * cast(dtype, scale[i[1]]) + cast(dtype, bias[i[1]]))
 
         return t.map(x.shape, element, name="instance_norm")
@@ -206,11 +211,12 @@ class GroupNormalization:
         )
         axes = tuple(range(2, grouped.rank))
         centred, _, var = moments(t, grouped, axes, _kept(axes))
+        inverse = _inverse_deviation(t, var, a.epsilon)
         zeros = (0,) * (len(rest) + 1)
 
         def element(*i):
             g, k = i[1] // wrap(each), i[1] % wrap(each)
-            norm = centred[(i[0], g, k, *i[2:])] / f.root(var[(i[0], g, *zeros)] + a.epsilon)
+            norm = centred[(i[0], g, k, *i[2:])] * inverse[(i[0], g, *zeros)]
             return cast(x.dtype, norm * cast(dtype, scale[i[1]]) + cast(dtype, bias[i[1]]))
 
         return t.map(x.shape, element, name="group_norm")
