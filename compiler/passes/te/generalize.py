@@ -324,18 +324,19 @@ class _Sizes:
         return replace(s, axes=axes, expr=transform(s.expr, visit))
 
     def _lifted(self, e: Expr, s: AnyStage, near: Expr) -> Expr:
-        """Index arithmetic with sizes instead of numbers that are sizes."""
+        """Index arithmetic with sizes instead of numbers that are sizes, of the axes that it uses where these have them."""
+        own = [(n.name, -1) for n in walk(e) if isinstance(n, Index)]
 
         def visit(n: Expr) -> Expr | None:
             if isinstance(n, Const) and n.dtype == I64 and isinstance(n.value, int) and n.value > SMALL:
-                return self._named(n.value, s, near)
+                return self._named(n.value, s, near, own)
             return None
 
         return transform(e, visit)
 
-    def _named(self, value: int, s: AnyStage, near: Expr) -> Expr | None:
+    def _named(self, value: int, s: AnyStage, near: Expr, own: Sequence[Slot]) -> Expr | None:
         """The size that a number is, among the available ones: equal, or different by a border."""
-        slots: list[Slot] = []
+        slots: list[Slot] = [*own]
         if isinstance(near, Load):
             slots += [(near.source, k) for k in range(len(near.index))]
         slots += reversed([(n.name, -1) for n in walk(near) if isinstance(n, Index)])
