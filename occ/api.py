@@ -81,21 +81,21 @@ def compile(  # noqa: A001 - the name that users expect
 
     Args:
         model: path of an `.onnx` file or `.occ` text, the bytes or text of one, or an `onnx.ModelProto`; or a program
-        of `torch.export`, or the path of its `.pt2` file, which torch's own exporter converts to ONNX.
+            of `torch.export`, or the path of its `.pt2` file, which torch's own exporter converts to ONNX.
         target: `cpu` (Halide, needs a C++ compiler), `cpu-jit` (LLVM, needs none) or `interp` (numpy).
         shapes: extents to fix, by input name; a string keeps an extent symbolic.
         dims: values of symbolic dims to fix, by their name in the model; a text such as "32..1280:32" sets bounds
-        instead: multiples of 32 from 32 to 1280, which the code may rely on and every run checks.
+            instead: multiples of 32 from 32 to 1280, which the code may rely on and every run checks.
         options: options of the target, as `-C key=value`.
         rules: rewrite and fusion rules, passes and operators: objects, modules that define them, or paths of rule files.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         outputs: values or nodes of the main graph that become outputs in addition to the declared ones.
         specialise: sizes with a plan of their own in addition to the general plan, such as `[{"x": (1, 3, 320, 320)},
-        {"batch": 8}]`: extents by input, or values by dim. Inputs of such sizes use it; equal weights are shared. With
-        "background" nothing blocks: if kernels are not in the build cache, `cpu-jit` runs the model until a
-        lowest-priority process has built it; and a shape seen 32 times gets a plan, also built in the background, for
-        at most 8 shapes. A plan takes over if it is faster on subsequent runs, and a failed build changes nothing.
-        Results may differ in the last digits, as sums are taken in another order.
+            {"batch": 8}]`: extents by input, or values by dim. Inputs of such sizes use it; equal weights are shared.
+            With "background" nothing blocks: if kernels are not in the build cache, `cpu-jit` runs the model until a
+            lowest-priority process has built it; and a shape seen 32 times gets a plan, also built in the background,
+            for at most 8 shapes. A plan takes over if it is faster on subsequent runs, and a failed build changes
+            nothing. Results may differ in the last digits, as sums are taken in another order.
 
     Returns:
         The model: `m.run({"x": x})` gives outputs by name, `m(x)` by position.

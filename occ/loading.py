@@ -32,7 +32,7 @@ def load(
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         simulate: whether to run device parts on the simulator instead of a device.
         options: of a device session: `device_id`, `npu_mem_limit`, `arena_extend_strategy`, `profile`. The artifact's
-        own options are the defaults.
+            own options are the defaults.
         verify: whether to compare the weights with their digest too, which reads them all; see docs/security.md.
 
     Raises:

@@ -30,7 +30,7 @@ class DevicePart:
         name: as in `Step.name`.
         air: member with the GE graph, in the folder `device/`.
         om: member with the compiled graph; empty until a toolkit has compiled it. For a part with a program, the name
-        prefix of its compiled operators.
+            prefix of its compiled operators.
         weight_files: members with the weights of the compiled graph that `atc --external_weight` left outside of it.
         files: further members that the graph refers to (weights beyond what one protobuf message can hold).
         soc: exact version of the chip, as `aclrtGetSocName` spells it.

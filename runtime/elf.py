@@ -27,8 +27,7 @@ def _segments(code: bytes) -> list[_Segment]:
     """The program headers.
 
     Raises:
-        ValueError: it is not a 64-bit library.
-        struct.error: it is truncated.
+        ValueError: it is not a 64-bit library. struct.error: it is truncated.
     """
     head = _HEADER.unpack_from(code)
     if head[0][:6] != b"\x7fELF\x02\x01":

@@ -54,7 +54,7 @@ class TensorInfo:
 
     Attributes:
         kind: `tensor`; `unranked` for a tensor of any shape; `sequence`, `optional` or `map`, whose `dtype` is that of
-        the tensors within, and whose `shape` is required of these; empty if it is arbitrary.
+            the tensors within, and whose `shape` is required of these; empty if it is arbitrary.
     """
 
     name: str
@@ -146,7 +146,7 @@ class Step:
         dims: scalar arguments of a kernel, after the buffers.
         tasks: extent of the parallel loop that a kernel leaves to the runtime, or null.
         attrs: arguments of a host routine. For a device part with data-dependent result extents, `max_shapes` has the
-        maximum extents of each buffer written; empty for those with known extents.
+            maximum extents of each buffer written; empty for those with known extents.
         nodes: ONNX nodes that the step implements.
         flag: buffer (i32 scalar) that a kernel sets to the number of the failed check, or -1.
         checks: messages of the checks, in order.

@@ -42,7 +42,7 @@ class Event:
         gflops: arithmetic operations, in 1e9 per second.
         gbytes: bytes of the tensors that it reads and writes, in 1e9 per second.
         share: relative to the peak of the multiply-adds that the kernel uses, on the threads of the run; None if
-        unknown.
+            unknown.
     """
 
     kernel: str
@@ -64,7 +64,7 @@ class Profile:
         seconds: of the whole run without profiling; the rest is spent between kernels.
         peak: peak f32 multiply-add operations per second on these threads, in 1e9; 0 if unknown.
         spread: variation between runs: the interquartile range, of whole runs or of the sums of their kernels, relative
-        to the median. If it is large, something else uses the processors.
+            to the median. If it is large, something else uses the processors.
     """
 
     model: str

@@ -108,7 +108,8 @@ class Cache:
 
     Args:
         root: the folder, created on the first write. If it is read-only, as in many containers, entries are read from
-        it, and new ones go to a folder for the lifetime of the process. Entries of an installed store are read last.
+            it, and new ones go to a folder for the lifetime of the process. Entries of an installed store are read
+            last.
     """
 
     def __init__(self, root: Path | None = None, *, enabled: bool = True) -> None:

@@ -77,7 +77,7 @@ class Bisection:
 
         Raises:
             CompileError: a pass fails (its diagnostic names it and has a reproducer), or the results are wrong before
-            the first pass.
+                the first pass.
         """
         _, whole = self.after(10**6)
         passes = whole.manager.ran

@@ -234,7 +234,7 @@ class Compilation:
 
         Raises:
             CompileError: the model cannot be compiled, or the toolchain is missing or fails; or OCC0603 with `linked`,
-            the options name another machine.
+                the options name another machine.
         """
         self.target.prepare(self.cache)
         m = self.finished()

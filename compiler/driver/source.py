@@ -52,7 +52,7 @@ def load_module(source: Source, overrides: Overrides | None = None, registry: Re
 
     Raises:
         CompileError: it cannot be read, with every problem found; OCC0603 extra outputs or other shapes are requested
-        of a source that is not ONNX.
+            of a source that is not ONNX.
     """
     if overrides is not None and overrides.outputs and is_text(source):
         raise error("OCC0603", "--outputs needs an ONNX model: a text has its outputs already", help="edit its `yield`")

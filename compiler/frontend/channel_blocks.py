@@ -33,7 +33,7 @@ def read_channel_blocks(m: Module) -> None:
 
     Raises:
         CompileError: OCC0107 an operator reads blocked channels although no optimiser produces that, or block sizes
-        differ.
+            differ.
     """
     ops = [op for func in m.funcs.values() for op in func.body.walk()]
     found = [op for op in ops if op.name.startswith(f"{DOMAIN}.")]

@@ -29,7 +29,7 @@ def constant_array(proto: NodeProto, folder: ModelFolder | None) -> np.ndarray:
 
     Raises:
         CompileError: OCC0107 it does not have exactly one value of a known kind; OCC0106, OCC0108 its tensor cannot be
-        read.
+            read.
     """
     where = shorten(proto.name)
     if len(proto.attribute) != 1:

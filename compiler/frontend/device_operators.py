@@ -53,7 +53,7 @@ def attributes_of(
 
     Raises:
         CompileError: OCC0107 an attribute is not a number, text, or list of them; OCC0108 the type of a result is
-        unknown.
+            unknown.
     """
     text = _json(proto.op_type, attrs, where)
     stated = {i.name: i for i in infos if i.name in set(proto.output)}

@@ -35,7 +35,7 @@ def read_file(path: Path, adapter: Path | None = None) -> tuple[ModelProto, Mapp
 
     Raises:
         CompileError: OCC0101 the file cannot be read; OCC0102 it is not an ONNX model; OCC0109 no model can be made of
-        its weights.
+            its weights.
     """
     if is_safetensors(path) and path.is_file():
         return read_safetensors(path, adapter)

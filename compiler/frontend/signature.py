@@ -57,9 +57,9 @@ class Overrides:
         dims: name of a symbolic dim -> its value.
         bounds: name of a symbolic dim -> its bounds; it stays symbolic.
         outputs: values of the main graph that become outputs after the declared ones; a node means its results,
-        `NODE:0` the first of them.
+            `NODE:0` the first of them.
         running: whether a command that runs the model asks. A text has fixed extents; for it, `dims` then only concern
-        inputs.
+            inputs.
     """
 
     shapes: Mapping[str, Sequence[int | str]] = field(default_factory=dict)

@@ -53,7 +53,7 @@ def program_to_onnx(source: str | os.PathLike[str] | ExportedProgram) -> ModelPr
 
     Raises:
         CompileError: OCC0101, OCC0102 the file cannot be read, or is not a program; OCC0110 torch cannot export it to
-        ONNX; OCC0409 PyTorch or its exporter is not installed.
+            ONNX; OCC0409 PyTorch or its exporter is not installed.
     """
     path = Path(source) if isinstance(source, (str, os.PathLike)) else None
     try:

@@ -31,7 +31,7 @@ class Loss:
         error: the largest difference relative to `largest`; infinite if a finite result is not finite in the mode.
         overflows: whether a value that is finite in FLOAT exceeds the range of a type that the node reads or writes.
         smallest: the smallest peak of the tensors that it reads or writes in half precision without full precision;
-        otherwise infinite.
+            otherwise infinite.
     """
 
     largest: float = 0.0

@@ -48,8 +48,8 @@ class Precision:
 
     Attributes:
         mode: `origin` (as in the graph), `fp16` (everything in half precision), `cube_fp16in_fp32out` (the operands of
-        the matrix unit in half precision), `mixed_float16`, `mixed_bfloat16` and `allow_fp32_to_fp16` (operands and
-        results of the matrix unit). If a chip lacks the kernel, modes other than `origin` use another one.
+            the matrix unit in half precision), `mixed_float16`, `mixed_bfloat16` and `allow_fp32_to_fp16` (operands and
+            results of the matrix unit). If a chip lacks the kernel, modes other than `origin` use another one.
         chip: one of `kernel_table.CHIPS`, or empty for one that has every kernel.
         fixed: whether unknown extents are those of gears, known when kernels are chosen.
     """

@@ -64,7 +64,7 @@ class Simulator:
 
     Raises:
         BadGraph: GE would not load it; NotSimulated: an operator is not supported here; NoKernel: the chip lacks a
-        kernel for a node, or a node exceeds its limits.
+            kernel for a node, or a node exceeds its limits.
     """
 
     def __init__(

@@ -59,14 +59,15 @@ class Routine:
         slot_of: storage -> its slot.
         output_of: storage -> the output whose memory it is.
         double_buffers: for each scan and loop, two slots per state, which iterations read and write alternately; for
-        loops then two slots for the iteration number and the preceding condition, and one for the following condition.
+            loops then two slots for the iteration number and the preceding condition, and one for the following
+            condition.
         staging: for each scan and loop, a slot per scanned result with unaligned slices, as kernels need aligned
-        outputs; None for the others.
+            outputs; None for the others.
         scratch: a slot for some host steps.
         inner: the functions that each step runs.
         cases: outputs with one of two shapes, results of an If.
         bounds: data-dependent sizes, each with its upper bound; a step of the routine defines it. An unbounded size is
-        its own bound.
+            its own bound.
         phases: how many steps have produced sizes when each of `bounds` is known, itself included.
         host: the steps that the host runs, each with the reason.
         by_host: whether the host runs it, for control flow of its own.

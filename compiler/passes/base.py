@@ -38,11 +38,11 @@ class Context:
         options: of the target; None for its defaults.
         rules: user rules, in no particular order.
         tune: returns the schedule choices (`Hint`) that measurements prefer for a te function; None to leave all to the
-        rules.
+            rules.
         schedule_rules: the user's, tried before the compiler's own.
         schedule_log: records the answers of schedule rules; None if nobody reads them.
         why: called with the outcome of a rule at an op: the rule, the op, and either the reason for no match or the
-        matched ops.
+            matched ops.
     """
 
     target: Target

@@ -266,7 +266,7 @@ def manifest(
         machine: the machine for which the code is generated, as text.
         entry: symbol of a kernel, with `{}` for the name of its te function.
         tasks: extent of the loop that a kernel leaves to its caller; None if kernels keep theirs, and count elements in
-        32 bits.
+            32 bits.
 
     Raises:
         CompileError: OCC0308, OCC0309 a kernel would run too long, or has too many elements.

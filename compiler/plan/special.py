@@ -43,7 +43,7 @@ def planned(modules: Sequence[Module], manifest_of: Callable[[Module], Manifest]
 
     Args:
         modules: lowered; the first is for all sizes, the others for certain extents. Names of their functions may
-        change.
+            change.
         manifest_of: the manifest of one of them.
     """
     whole, *others = modules

@@ -60,7 +60,7 @@ def write_program(
 
     Raises:
         CompileError: OCC0306 nodes need Python; OCC0401, OCC0403 a tool is missing or fails; OCC0603 there are too many
-        weights to link in.
+            weights to link in.
     """
     _check(artifact, embed)
     arch = arch_of(artifact.manifest.machine)

@@ -20,13 +20,13 @@ class Machine:
         has_f16c: whether f16 converts to f32 in one instruction.
         dots_bf16: whether pairs of bf16 are multiplied and added to f32 in one instruction.
         int8_dot_width: byte products summed in a lane at a time: four with VNNI, two if they are first widened to 16
-        bits.
+            bits.
         has_horizontal_add: whether Halide adds neighbouring elements of a vector, as byte products need; Halide 21
-        fails for the scalable vectors of RISC-V.
+            fails for the scalable vectors of RISC-V.
         separate_add_ports: whether vector additions run in parallel with multiply-adds, in separate units, as on Zen 4
-        and 5.
+            and 5.
         hw_prefetches_rows: whether the hardware prefetcher follows sequential rows, so that software prefetch only
-        costs time, as on Zen 4.
+            costs time, as on Zen 4.
         fixed_lanes: elements of a vector whatever their width, if not 0.
         rows: positions computed together in addition to the lanes, if not 0.
     """

@@ -118,7 +118,7 @@ class Text:
 
     Attributes:
         show: from a compilation and its module at the last stage, the dump in one of the formats: a text, or a file per
-        part.
+            part.
         formats: values of `--format`.
     """
 
@@ -151,18 +151,18 @@ class Target:
         texts: dumps after the last stage, by the name of `--stage`.
         dtypes: element types that its kernels support; empty for all.
         operators: operators kept by name instead of being expanded, with their kind for `occ ops`; None for a target
-        that computes all from their definitions.
+            that computes all from their definitions.
         check: what the target will not run itself, of a module at the last stage, as warnings; it raises CompileError
-        where `generate` would.
+            where `generate` would.
         prepare: starts what every build needs, while the compiler works on the model.
         whole: whether it supports a composite operator with an op's attributes and operands, for given options; None
-        for always.
+            for always.
         missing: how many kernels of a module at the last stage are not in the build cache; it raises CompileError if
-        they cannot be compiled.
+            they cannot be compiled.
         sooner: the target that generates code for the same model faster, to run until this one's is ready; empty for
-        none.
+            none.
         special: whether artifacts may have plans for certain extents in addition to the general plan, see
-        `Build.specialised_modules`.
+            `Build.specialised_modules`.
     """
 
     name: str

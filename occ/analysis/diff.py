@@ -121,7 +121,7 @@ def diff(
         onnx: the model that an artifact was built from.
         inputs: by name; seeded random ones by default, with symbolic dims from `dims`.
         tolerance: the largest difference allowed, relative to the largest value; by default 1e-4, 1e-2 for models that
-        compute in f16, and 5e-2 in bf16.
+            compute in f16, and 5e-2 in bf16.
         absolute: a difference that is always allowed; 0 for outputs that are meaningful however small they are.
         every_node: whether to compare the results of each node of the main graph, too.
         node: a regular expression: compare results of nodes whose name, or result name, it matches.

@@ -48,7 +48,7 @@ def dump(
 
     Raises:
         CompileError: the model cannot be compiled; or OCC0602, OCC0603 there is no such stage or format; OCC0605 `out`
-        must not be overwritten.
+            must not be overwritten.
     """
     from occ.compiler.driver.compilation import Compilation
     from occ.compiler.driver.outputs import check_out

@@ -63,11 +63,11 @@ def report(
         out: the file to write.
         target: the target to compile for; times are measured if its artifact has kernels.
         stage: whose graph is drawn; kernels have times and code only at `scheduled`, or at the last stage of targets
-        that end before it.
+            that end before it.
         inputs: of the measured run; seeded random ones by default, with symbolic dims from `dims`.
         threads: of that run.
         against: `onnxruntime`, whose times by node are shown next to those of the kernels if it is installed and the
-        model is an ONNX file, or `none`.
+            model is an ONNX file, or `none`.
 
     Raises:
         CompileError: the model cannot be compiled; OCC0605 `out` has the name of another format. RunError: it cannot be run.

@@ -27,7 +27,7 @@ def bounded(timeout: float | None, memory: float | None) -> Generator[None]:
     Args:
         timeout: seconds of wall-clock time.
         memory: bytes of memory that this process, and each compiler that it starts, may allocate; mapped files do not
-        count.
+            count.
 
     Raises:
         CompileError: OCC0606 it takes longer; OCC0607 it needs more, or the limit is below what occ itself needs.

@@ -59,7 +59,7 @@ class BatchScheduler:
         Args:
             requests: what to generate.
             listener: called after each step, in the scheduler's thread, with those of its requests that have new pieces
-            or have ended.
+                or have ended.
 
         Raises:
             QueueIsFull: the waiting queue is full.

@@ -24,9 +24,9 @@ class Beams:
     Attributes:
         num_beams: number of beams.
         length_penalty: scores, sums of log-probabilities, are divided by the number of new tokens to this power: above
-        0 favours long texts, below 0 short ones.
+            0 favours long texts, below 0 short ones.
         early_stopping: end as soon as `num_beams` texts have ended; if False, when a better one is unlikely, and if
-        "never", when it is impossible.
+            "never", when it is impossible.
         num_return_sequences: how many of the best are returned.
         repetition_penalty: as in `Sampling`, on log-probabilities.
 

@@ -101,7 +101,7 @@ class EmbeddingModel(TextEncoder):
     """A model that computes an embedding vector of a text, as in sentence-transformers.
 
     Args:
-        path, threads, target, batch_size: as in `TextEncoder`.
+        path: as in `TextEncoder`; so are `threads`, `target` and `batch_size`.
         pooling: how token vectors become one: one of `POOLINGS`; None for the folder's setting, or else the mean.
         normalize: whether vectors are normalised to length 1; None for the folder's setting, or else True.
 

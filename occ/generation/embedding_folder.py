@@ -74,7 +74,7 @@ class EmbeddingFolder:
 
         Raises:
             RunError: OCC0501 there is no model or no tokenizer, a file cannot be read, or it names an unsupported
-            module.
+                module.
         """
         if not path.exists():
             raise RunError("OCC0501", f"`{path}` does not exist", "give a folder with a model and its tokenizer")

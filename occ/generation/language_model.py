@@ -39,17 +39,17 @@ class LanguageModel:
 
     Args:
         path: a folder with `model.onnx` or an artifact, and its other files: `tokenizer.json`, `genai_config.json`,
-        ...; or the path of such a file. A model is built once, and then found in the build cache.
+            ...; or the path of such a file. A model is built once, and then found in the build cache.
         threads: of one step; OCC_NUM_THREADS or all processors if None.
         capacity: maximum tokens of a prompt plus its continuation; less if the model supports less.
         target: `cpu` or `cpu-jit`.
         several: whether to build the model for several texts at once, which can then generate single ones too: one copy
-        of the weights.
+            of the weights.
         adapter: the folder of a LoRA adapter of peft, merged into the weights of a GGUF file or a folder of
-        safetensors.
+            safetensors.
         draft: guesses tokens that one run then verifies, so that a text needs fewer runs: `ngram`, what followed the
-        same tokens before, or the folder of a smaller model with the same vocabulary. Texts are the same except for
-        rounding.
+            same tokens before, or the folder of a smaller model with the same vocabulary. Texts are the same except for
+            rounding.
         draft_tokens: how many are guessed at a time.
         options: of the target, as `-C` of the command line; an artifact stays as it was built.
 
@@ -146,9 +146,9 @@ class LanguageModel:
             prompt: a text, or tokens; or a list of such.
             max_new_tokens: the limit.
             batch_size: maximum texts per run; above 1 the model is built again, for several texts. If None it is 8, or
-            1 if the model does not support that, and for beams.
+                1 if the model does not support that, and for beams.
             num_beams: number of beams, of which the most probable one is returned. Above 1 the model is built again,
-            for several texts.
+                for several texts.
             length_penalty: see `occ.generation.beams.Beams`, as for the next.
             early_stopping: whether to end as soon as `num_beams` texts have ended.
             num_return_sequences: how many of the beams to return, best first, in a list; if None only the best.
@@ -156,7 +156,7 @@ class LanguageModel:
 
         Raises:
             RunError: as `stream`; beams with `do_sample`, or several sequences without beams; a batch size that is not
-            positive, or above 1 for a model that cannot batch texts of different lengths.
+                positive, or above 1 for a model that cannot batch texts of different lengths.
         """
         if batch_size is not None and batch_size < 1:
             raise RunError("OCC0501", f"batch_size is {batch_size}", "it must be 1 or above")
@@ -202,7 +202,7 @@ class LanguageModel:
 
         Raises:
             RunError: OCC0501 the prompt is empty or too long, a value is invalid, or a text is given without a
-            tokenizer in the folder.
+                tokenizer in the folder.
         """
         request = self.request(
             prompt, max_new_tokens, do_sample=do_sample, seed=seed, stop=stop, texts=texts, watch=watch, **sampling
@@ -217,7 +217,7 @@ class LanguageModel:
         """A request for a text; arguments and errors are those of `stream`.
 
         Args:
-            prompt, max_new_tokens, seed, stop, texts, watch, sampling: as of `stream`.
+            prompt: as of `stream`; so are `max_new_tokens`, `seed`, `stop`, `texts`, `watch` and `sampling`.
             constraint: restricts the next tokens.
             top_logprobs: how many of the most probable tokens to record for each; None to record no probabilities.
         """
@@ -255,7 +255,7 @@ class LanguageModel:
         """The tokens of a conversation, `[{"role": "user", "content": ..}, ..]`, up to the model's answer.
 
         Args:
-            messages, tools, more: as of `occ.generation.text.Tokenizer.chat`.
+            messages: as of `occ.generation.text.Tokenizer.chat`; so are `tools` and `more`.
 
         Raises:
             RunError: OCC0501 the folder has no tokenizer or no chat template, or that rejects the messages.
@@ -267,7 +267,7 @@ class LanguageModel:
 
         Raises:
             RunError: OCC0501 it is empty or too long, has tokens that the model does not know, or is a text without a
-            tokenizer in the folder.
+                tokenizer in the folder.
         """
         ids = self._speaking().encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         if not 0 < len(ids) < self.capacity:

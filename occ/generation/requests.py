@@ -192,7 +192,7 @@ class GenerationBatch:
 
     Args:
         batch: without sequences; None for models that cannot batch texts of different lengths: each text then has a run
-        of its own in a step.
+            of its own in a step.
 
     Attributes:
         requests: those whose texts are being generated.

@@ -31,7 +31,7 @@ class Sampling:
         top_p: keep the smallest set of most probable tokens with this total probability (Holtzman et al., 2019).
         min_p: keep tokens with at least this probability relative to the most probable one (Nguyen et al., 2024).
         typical_p: keep the tokens closest to the expected information with this total probability (Meister et al.,
-        2022).
+            2022).
 
     Raises:
         RunError: OCC0501 a value is invalid.

@@ -26,9 +26,9 @@ class TextToText(LanguageModel):
     Args:
         path: a folder with `encoder_model.onnx`, and `decoder_model_merged.onnx` or `decoder_model.onnx` and
             `decoder_with_past_model.onnx`, in it or in its folder `onnx`.
-        threads, target: as for `LanguageModel`.
+        threads: as for `LanguageModel`; so is `target`.
         capacity: maximum tokens of a prompt, and of the output; less if the model supports less.
-        several, adapter, draft, options: must be False, None and empty; `draft_tokens` is then ignored.
+        several: must be False; `adapter` and `draft` must be None, `options` empty, and `draft_tokens` is then ignored.
 
     Raises:
         CompileError: a part cannot be compiled.

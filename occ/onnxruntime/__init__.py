@@ -49,7 +49,7 @@ def register(
         options: of the target, as `-C`.
         least: the minimum cost of a group, in elements; Ascend devices take everything they support.
         build: what a session does with a group that was not compiled before: `wait` for it; leave it to onnxruntime,
-        and compile it in the `background` for later sessions; or `never` compile. For Ascend devices it is `wait`.
+            and compile it in the `background` for later sessions; or `never` compile. For Ascend devices it is `wait`.
 
     Returns:
         The name for `providers=`.
@@ -158,8 +158,8 @@ def session_options(options: Any = None, **settings: Any) -> Any:
     Args:
         options: options to extend; new ones if None.
         settings: for the CPU, `pool="occ"` uses occ's threads instead of onnxruntime's, and `threads=4` their number;
-        for Ascend devices, the options of onnxruntime's provider for CANN, such as `device_id=1` or
-        `precision_mode="force_fp16"`.
+            for Ascend devices, the options of onnxruntime's provider for CANN, such as `device_id=1` or
+            `precision_mode="force_fp16"`.
 
     Raises:
         CompileError: OCC0407 there is no Ascend device of this `device_id`.

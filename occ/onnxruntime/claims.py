@@ -44,7 +44,7 @@ class Claims:
         taken: groups of all sessions so far.
         refused: why groups were left to onnxruntime, by their digest.
         way: `wait` until a group is compiled; compile it in the `background`, for later sessions; or `never`, and only
-        use groups compiled before.
+            use groups compiled before.
     """
 
     library: c.CDLL

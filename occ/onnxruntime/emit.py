@@ -89,7 +89,7 @@ def emit(
         out: the ONNX file to write.
         target: `cpu`, `cpu-jit`, or an Ascend chip, whose parts the toolkit compiles.
         embed: whether to put the artifacts into the model; otherwise, and over a gigabyte, they are next to it as
-        `NAME.K.occ`, or for a device `NAME.K.om`.
+            `NAME.K.occ`, or for a device `NAME.K.om`.
         least: the minimum cost of a group (`policy.cost`); all are used by default.
         dims: values of symbolic dims to fix.
         shapes: extents of inputs to fix.

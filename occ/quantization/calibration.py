@@ -43,8 +43,8 @@ def samples_of(data: Data, graph: GraphProto) -> Samples:
 
     Args:
         data: an .npz file; a folder of .npz files, of .npy or .pb files if the model has one input, or of folders with
-        `input_0.pb` and so on, as in ONNX's test data; or inputs by name, one mapping per run. If a model has a fixed
-        batch, an array of several batches is split.
+            `input_0.pb` and so on, as in ONNX's test data; or inputs by name, one mapping per run. If a model has a
+            fixed batch, an array of several batches is split.
         graph: of the model.
 
     Raises:

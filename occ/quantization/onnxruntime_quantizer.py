@@ -31,7 +31,7 @@ class Coded:
         codes: the result.
         left: nodes that stay in floats.
         types: of operators that compute with codes; None for all whose form changed. Others in a QDQ model read
-        dequantised values.
+            dequantised values.
         runs: number of calibration runs.
     """
 

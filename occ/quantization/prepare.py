@@ -32,7 +32,7 @@ def prepared(model: ModelProto, folder: Path, *, halves: bool, upgrade: bool) ->
 
     Raises:
         CompileError: OCC0106 its external data cannot be read; OCC0617 it is already quantised, or has no f32 weights;
-        OCC0103 its operator set is too old, and cannot be converted.
+            OCC0103 its operator set is too old, and cannot be converted.
     """
     made = ModelProto()
     made.CopyFrom(model)

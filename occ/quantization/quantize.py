@@ -83,7 +83,7 @@ def quantize(
         out: the ONNX file to write.
         calibrate: inputs of typical runs, for static quantisation: see `calibration.samples_of`.
         weights: `int8` or `int4` for weight-only quantisation. Without this and `calibrate`, activations are quantised
-        dynamically.
+            dynamically.
         target: the target of the codes: Ascend targets need AMCT's form.
         method: calibration method: `minmax`, `entropy`, `percentile`.
         keep: nodes, or results of nodes, that stay in floats.
@@ -94,9 +94,9 @@ def quantize(
 
     Raises:
         CompileError: OCC0101, OCC0102, OCC0106 the model cannot be read; OCC0103 its operator set is too old; OCC0205
-        `keep` names nothing; OCC0409 the library is missing; OCC0603 an invalid argument; OCC0605 the file cannot be
-        written; OCC0617 the model cannot be quantised. RunError: OCC0501 the inputs of `calibrate` do not match the
-        model.
+            `keep` names nothing; OCC0409 the library is missing; OCC0603 an invalid argument; OCC0605 the file cannot
+            be written; OCC0617 the model cannot be quantised. RunError: OCC0501 the inputs of `calibrate` do not match
+            the model.
     """
     get_target(target)
     asked = QuantizationRequest(

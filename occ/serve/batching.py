@@ -51,7 +51,7 @@ class Batcher:
     Args:
         session: runs single requests and batches.
         half: the same model on half of the threads, for two runs at once if `most` is 1; without it there is one at a
-        time.
+            time.
 
     Attributes:
         most: maximum rows of a batch; 1 runs each request by itself.

@@ -138,7 +138,7 @@ class _Compiled:
 
     Attributes:
         fixed: symbolic extents that torch's exporter has fixed anyway, such as the length for an LSTM, by tensor and
-        axis; there is a session for each of their values.
+            axis; there is a session for each of their values.
         sessions: by these values; None if there is no such session, and eager mode runs.
     """
 

@@ -37,7 +37,7 @@ def export(
 
     Raises:
         ValueError: the module is in training mode, where layers such as dropout return different results each time.
-        torch.onnx.OnnxExporterError: torch cannot export the module.
+            torch.onnx.OnnxExporterError: torch cannot export the module.
         CompileError: occ cannot compile it.
     """
     from occ.api import build

@@ -33,7 +33,7 @@ class AscendDevice:
         arena: this session's memory, under its `npu_mem_limit`.
         store: its parts.
         blocking: whether to run part by part, so that an error names the part; enabled by ASCEND_LAUNCH_BLOCKING=1, as
-        in torch_npu.
+            in torch_npu.
     """
 
     def __init__(self, options: Options) -> None:

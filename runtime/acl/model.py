@@ -74,7 +74,7 @@ class Model:
         inputs: without the hidden input of the gears.
         gears: or None.
         lock: held from before an execution is queued until it is done: AscendCL requires executions of one model to be
-        sequential.
+            sequential.
     """
 
     def __init__(self, device: AclDevice, arena: Arena, name: str, source: Path | np.ndarray) -> None:

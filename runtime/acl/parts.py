@@ -106,7 +106,7 @@ class PartStore:
 
         Raises:
             RunError: OCC0502 it is not compiled, or does not match the plan; OCC0510 it is for another SoC; OCC0511 it
-            does not fit into memory.
+                does not fit into memory.
         """
         self._check_machine(record)
         member = record.om or (record.beside if record.beside in files else "")

@@ -140,7 +140,7 @@ class Emitter:
             kind: operator type.
             inputs: in prototype order; a list for a dynamic input, None for an absent one.
             out: descriptions of the outputs; by default the elementwise result: the first input's type and the
-            broadcast shape.
+                broadcast shape.
             attrs: attributes by name; None leaves one at its default.
         """
         proto = prototypes().get(kind)

@@ -37,7 +37,7 @@ def take_pictures(
 
     Raises:
         CompileError: OCC0603 the configuration does not match the model, or an input has readers other than one device
-        part.
+            part.
     """
     if not options.aipp:
         return {}

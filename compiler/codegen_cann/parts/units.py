@@ -29,7 +29,7 @@ class Placed:
     Attributes:
         node, operator: its name, and its type.
         unit: `AI Core` (its matrix unit), `vector` (the vector unit of AI Core), `AI CPU`, `TF` (TensorFlow's kernels
-        on the AI CPU), `GE` (no kernel needed).
+            on the AI CPU), `GE` (no kernel needed).
         types: of its operands, and of results if these differ.
         why: the reason.
         source: nodes of the model that it implements.

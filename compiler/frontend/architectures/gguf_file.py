@@ -44,7 +44,7 @@ def read_gguf(path: Path, adapter: Path | None = None) -> tuple[ModelProto, Mapp
 
     Raises:
         CompileError: OCC0109 the file is damaged, or has an unknown architecture or type; OCC0604 the package `gguf` is
-        not installed.
+            not installed.
     """
     try:
         file = read_container(path)

@@ -42,7 +42,7 @@ def adapted(d: Decoder, weights: Mapping[str, Stored], adapter: Path) -> dict[st
 
     Raises:
         CompileError: OCC0109 a file is missing or damaged, the adapter has other changes too, or belongs to another
-        model.
+            model.
     """
     changes = unfused(d, renamed(_changes(adapter), d.architecture, tied=False))
     made = dict(weights)

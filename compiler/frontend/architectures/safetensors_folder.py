@@ -36,7 +36,7 @@ def read_safetensors(path: Path, adapter: Path | None = None) -> tuple[ModelProt
 
     Raises:
         CompileError: OCC0109 a file is missing or damaged, or has an unknown architecture, or the package `safetensors`
-        is not installed.
+            is not installed.
     """
     try:
         config = Config(_object(path.parent / "config.json"))

@@ -108,25 +108,25 @@ class OpSpec:
         dtype: the element type of the result if neither operands nor attributes state one.
         rank: `rank(*operands, a=attributes)` returns the rank of results with data-dependent shapes, or None.
         reads: the order of axes in memory in which it reads fastest. `any` (the default): all are equal; `channels`:
-        the first operand has axis 1 last; `last`: the last axis of each operand is innermost; `rows`: the first operand
-        is row-major; `planes`: `rows` if the first operand is row-major already, otherwise `channels`. Or a function of
-        `(*operands, a=attributes)` that returns one of these.
+            the first operand has axis 1 last; `last`: the last axis of each operand is innermost; `rows`: the first
+            operand is row-major; `planes`: `rows` if the first operand is row-major already, otherwise `channels`. Or a
+            function of `(*operands, a=attributes)` that returns one of these.
         writes: the order in which it writes, likewise. `any` (the default if the body is elementwise): that of its
-        operands, or what its reader wants; `channels`: axis 1 last; `first`: that of its first operand, whatever its
-        reader wants; `last`: rows, or what its reader wants with the last axis innermost; `planes`: as in `reads`;
-        `rows` (the default otherwise).
+            operands, or what its reader wants; `channels`: axis 1 last; `first`: that of its first operand, whatever
+            its reader wants; `last`: rows, or what its reader wants with the last axis innermost; `planes`: as in
+            `reads`; `rows` (the default otherwise).
         weight: `weight(*operands, a=attributes, lanes=elements of a vector)` returns the desired layout of the second
-        operand if it is a constant, or None.
+            operand if it is a constant, or None.
         joins: whether the result concatenates the operands along `axis`, so that they may be computed inside it.
         sample: shapes of random operands that are valid, see `samples`; None if any that broadcast are.
         limits: what it requires, for the reference.
         operands, signature: operands of operators that `onnx.defs` does not have.
         later: attributes missing from the schemas of older onnx releases, from 1.17 on, with their defaults.
         own_attributes: attributes of the compiler's own operators, in the form of `attributes.py`; the verifier checks
-        them.
+            them.
         tags: `contraction`: sums of products, worth a kernel of their own; `view`: the elements of the first operand in
-        row-major order, with another shape; `shape`: only the operands' shapes are used; `declared`: the creator of the
-        op states its result types; `control`: it runs functions of the module.
+            row-major order, with another shape; `shape`: only the operands' shapes are used; `declared`: the creator of
+            the op states its result types; `control`: it runs functions of the module.
     """
 
     later: Mapping[str, Any] = MappingProxyType({})

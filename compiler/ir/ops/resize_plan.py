@@ -81,7 +81,7 @@ def axis_plan(
 
     Raises:
         Invalid: neither or both of `scales` and `sizes` are given, or they are not positive; Unresolved: they are
-        computed at run time.
+            computed at run time.
     """
     axes = tuple(range(x.rank)) if a.axes is None else normalize_axes(a.axes, x.rank, "Resize")
     for operand in (scales, sizes):

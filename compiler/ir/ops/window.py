@@ -45,8 +45,8 @@ def window_of(
 
     Args:
         clips: whether a window that exceeds the input by less than a stride counts, over the elements that exist. The
-        pools of onnxruntime do this, and ONNX shape inference, which rounds towards 0. Symbolic sizes round down to
-        stay short, and the run checks that the result is the same.
+            pools of onnxruntime do this, and ONNX shape inference, which rounds towards 0. Symbolic sizes round down to
+            stay short, and the run checks that the result is the same.
 
     Raises:
         Invalid: an attribute has the wrong length, or the kernel does not fit into the padded input.

@@ -37,11 +37,11 @@ class Role:
     Attributes:
         name: as in texts.
         keeps_axes: positions of axes that a schedule distinguishes: if one of them has a single element, no stage of
-        the function loses an axis.
+            the function loses an axis.
         keeps_order: stages of the function keep their written axis order, whatever the results' order is.
         any_order_sum: a sum of a few multiples in any order; docs/numerics.md says how infinities are handled.
         border_axis: the index of the axis whose tests are false in all but a few steps of a loop; None if there is
-        none.
+            none.
         own_memory: it is computed into memory, however cheap it is.
     """
 

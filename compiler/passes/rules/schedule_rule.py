@@ -98,7 +98,7 @@ def schedule_rule(
 
     Args:
         apply: returns the function with a schedule for its last stage, see `ScheduleRule`; the first line of its
-        docstring is its purpose.
+            docstring is its purpose.
         whole: it schedules all stages of a function, not only the last.
     """
     if apply is None:

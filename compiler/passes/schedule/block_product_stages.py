@@ -17,9 +17,9 @@ class Stages:
     Attributes:
         codes: the codes of a block, one per byte; None if the weight is stored so.
         total: the contribution of the codes' centre, per row and block; `whole` is the same in f32, if there are zero
-        points.
+            points.
         dot: products of a block in i32; `pairs` holds the sums of even and odd pairs of elements before it, on
-        processors that add two products per lane.
+            processors that add two products per lane.
         acc: sums of blocks.
         root: the stage in memory that reads those, and `between` the inlined ones through which it does.
         left: the parameter with the codes of the activations.

@@ -26,7 +26,7 @@ def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts
         panel_axes: number of innermost memory axes that make up a panel.
         facts: of the function.
         together: panels used in turn before the next ones; each is prefetched while the one that many panels before it
-        is used.
+            is used.
     """
     param = next((p for p in facts.f.params if p.name == source), None)
     if param is None or facts.few:

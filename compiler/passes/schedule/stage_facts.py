@@ -210,7 +210,7 @@ class Contraction:
         a, b: the loads.
         order: the reduced axes, innermost first, so that `B` is read in memory order.
         dot: a reduced axis of four bytes or two bf16 whose products one instruction adds within a lane, not in `order`;
-        or empty.
+            or empty.
     """
 
     lanes: str

@@ -16,7 +16,7 @@ class Cache:
     Attributes:
         param: the parameter.
         together: whether all heads of a key are contiguous (token-major, as in a growing cache), not all keys of a
-        head.
+            head.
     """
 
     param: Param
