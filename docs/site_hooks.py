@@ -11,6 +11,21 @@ from occ.runtime.version import occ_version
 _REMOTE = re.compile(r'"https://unpkg\.com/iframe-worker/shim"')
 
 
+# A link whose text is the name of a file, as it is best read in a repository.
+_PAGE = re.compile(r"\[`?[\w/.-]+\.md`?\]\(([\w/.-]+\.md)(#[\w-]+)?\)")
+
+
+def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> str:
+    """The text of a page with links to others by their titles."""
+    folder = Path(page.file.abs_src_path).parent
+
+    def titled(found: re.Match[str]) -> str:
+        heading = re.search(r"^# (.+)$", (folder / found[1]).read_text("utf-8"), re.M)
+        return f"[{heading[1]}]({found[1]}{found[2] or ''})" if heading else found[0]
+
+    return _PAGE.sub(titled, markdown)
+
+
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
     """The page with the script that lies next to the others."""
     here = "../" * page.url.count("/")

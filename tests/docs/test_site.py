@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 from importlib.util import find_spec
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -34,6 +36,17 @@ def test_the_reference_of_python_has_every_public_name():
         if not found:
             missing.append(name)
     assert missing == []
+
+
+def test_links_to_pages_have_their_titles_on_the_site():
+    hooks = runpy.run_path(str(ROOT / "docs/site_hooks.py"))
+    page = SimpleNamespace(file=SimpleNamespace(abs_src_path=str(ROOT / "docs/why.md")))
+    text = "see [numerics.md](numerics.md), [`cli.md`](cli.md#x), [them](c.md), [README.md](https://a.b/README.md)"
+    shown = hooks["on_page_markdown"](text, page=page, config=None, files=None)
+    titles = [(ROOT / "docs" / n).read_text().partition("\n")[0].removeprefix("# ") for n in ("numerics.md", "cli.md")]
+    assert shown == (
+        f"see [{titles[0]}](numerics.md), [{titles[1]}](cli.md#x), [them](c.md), [README.md](https://a.b/README.md)"
+    )
 
 
 @pytest.mark.slow
