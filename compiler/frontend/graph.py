@@ -10,7 +10,7 @@ import onnx
 from onnx import AttributeProto, FunctionProto, GraphProto, ModelProto, NodeProto
 from onnx.defs import OpSchema
 
-from occ.compiler.diagnostics import CompileError, Sink, shorten
+from occ.compiler.diagnostics import CompileError, Invalid, Sink, shorten
 from occ.compiler.frontend.channel_blocks import read_channel_blocks
 from occ.compiler.frontend.constants import constant_array
 from occ.compiler.frontend.device_operators import NAME as DEVICE
@@ -25,7 +25,8 @@ from occ.compiler.frontend.upgrade import Node, rename, upgrade
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.operator.onnx_values import attr_value
+from occ.compiler.ir.operator.attribute_values import check_values
+from occ.compiler.ir.operator.onnx_values import attr_value, is_unstated
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.outline import outline, outline_batches
 from occ.compiler.ir.rewriter import Rewriter
@@ -182,7 +183,7 @@ class GraphImporter:
         operands = [self._operand(n, scopes, where) for n in proto.input]
         while operands and operands[-1] is None and not _has_place(schema, len(operands)):
             operands.pop()
-        attrs, regions = self._attributes(proto, scopes, where)
+        attrs, regions = self._attributes(proto, schema, scopes, where)
         made = Node(
             name, operands, attrs, len(proto.output), lambda a: self.m.add_weight("c", a),
             lambda op, given, extra: region.insert(Op(op, given, extra, loc=loc)).result,
@@ -246,6 +247,11 @@ class GraphImporter:
         graphs = {a.name: a.g for a in proto.attribute if a.type == AttributeProto.GRAPH}
         attrs = {a.name: attr_value(a) for a in proto.attribute if a.type != AttributeProto.GRAPH}
 
+        try:
+            check_values("FlexAttention", attrs)
+        except Invalid as e:
+            self.sink.error(e.code, str(e), where=where, notes=(e.note,) if e.note else ())
+
         def put(op: str, *given: Value | None, **more: Any) -> Value:
             return region.insert(Op(op, given, more, loc=loc)).result
 
@@ -295,11 +301,11 @@ class GraphImporter:
         upgrade(node, schema.since_version, old, {n: s.default for n, s in latest.items()})
 
     def _attributes(
-        self, proto: NodeProto, scopes: list[Scope], where: str
+        self, proto: NodeProto, schema: OpSchema | None, scopes: list[Scope], where: str
     ) -> tuple[dict[str, Any], dict[str, Region]]:
         attrs: dict[str, Any] = {}
         regions: dict[str, Region] = {}
-        for attr in proto.attribute:
+        for attr in (a for a in proto.attribute if not is_unstated(a, schema)):
             if attr.type == AttributeProto.UNDEFINED:
                 self.sink.error("OCC0107", f"attribute `{shorten(attr.name)}` has no type", where=where)
             elif attr.type == AttributeProto.GRAPH:

@@ -92,6 +92,19 @@ def assume_at_least(size: Dim, least: Dim) -> None:
         assume_equal(*wanted)
 
 
+def at_least(size: Dim, least: Dim, what: str) -> Dim:
+    """The size, which is at least another; where that is not proven, it is assumed and checked at run time.
+
+    Raises:
+        Invalid: it is provably less; `what` says so.
+    """
+    if upper(size - least) < 0:
+        raise Invalid(what)
+    if lower(size - least) < 0:
+        assume_at_least(size, least)
+    return size
+
+
 def equal_dims(a: Dim, b: Dim, what: str, *, spread: bool = False) -> Dim:
     """The common value of the dims `a` and `b`.
 

@@ -54,7 +54,7 @@ def repository(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any
 
 
 def serve(models: Mapping[str, Path], how: Serving, extra: Mapping[str, Any], ready: Callable[[], object]) -> None:
-    """Serve models, by name, until the process is told to stop.
+    """Serve models, by name, until the process gets to stop.
 
     Args:
         models: ONNX files or artifacts.

@@ -18,7 +18,7 @@ from occ.compiler.ir.dtype import from_numpy
 TARGETS = ("interp", "cpu-jit")
 RNG = np.random.default_rng(0)
 Arrays = Mapping[str, np.ndarray]
-OTHERS = {"com.microsoft": 1, "ai.onnx.preview.training": 1, "ai.onnx.ml": 4}
+OTHERS = {"ai.onnx.preview": 1, "com.microsoft": 1, "ai.onnx.preview.training": 1, "ai.onnx.ml": 4}
 
 
 def f(*shape: int) -> np.ndarray:
@@ -28,9 +28,11 @@ def f(*shape: int) -> np.ndarray:
 def model(
     op: str, feeds: Arrays, *, opset: int = 21, outs: int = 1, symbolic: bool = False, **attrs: Any
 ) -> ModelProto:
-    """One node named `it`; operands whose names begin with `_` are constants, attributes of graphs are bodies."""
+    """One node named `it`; operands whose names begin with `_` are constants, those of blanks absent."""
     domain = attrs.pop("domain", "")
-    node = helper.make_node(op, list(feeds), [f"y{k}" for k in range(outs)], name="it", domain=domain, **attrs)
+    results = [f"y{k}" for k in range(outs)]
+    node = helper.make_node(op, [k.strip() for k in feeds], results, name="it", domain=domain, **attrs)
+    feeds = {k: v for k, v in feeds.items() if k.strip()}
     dims = lambda k, v: [f"{k}{j}" for j in range(v.ndim)] if symbolic else v.shape
     graph = helper.make_graph(
         [node], "g",
@@ -63,6 +65,10 @@ NONE = np.zeros(0, np.float32)
 MOE = {"x": f(3, 8), "p": f(3, 4), "a": f(4, 12, 8), "b": f(4, 12), "c": f(4, 8, 12), "d": f(4, 8)}
 GQA = {"q": f(1, 2, 32), "k": f(1, 2, 16), "v": f(1, 2, 16), "pk": f(1, 2, 4, 8), "pv": f(1, 2, 4, 8),
        "lens": np.array([3], np.int32)}  # fmt: skip
+
+SHARED = {**{k: f(2, 1, 16) for k in "qkv"}, "": f(0), " ": f(0), "  ": f(0), "pk": f(2, 2, 6, 8), "pv": f(2, 2, 6, 8),
+          "l": np.array([3], np.int32)}  # fmt: skip
+HEADS: dict[str, Any] = {"domain": "com.microsoft", "num_heads": 2}
 
 # By what is said of it.
 AT_BUILD: dict[str, ModelProto] = {
@@ -205,6 +211,55 @@ AT_BUILD: dict[str, ModelProto] = {
     ),
     "`shape` of `Expand` has rank 2": model("Expand", {"x": f(2), "_s": np.array([[2, 2]])}),
     "`condition` of `Compress` has rank 2": model("Compress", {"x": f(2), "c": np.array([[True, False]])}),
+    "`CumSum` takes one number as `axis`": model("CumSum", {"x": f(3), "_a": np.array([0, 0])}),
+    "`CumProd` takes one number as `axis`": model("CumProd", {"x": f(3), "_a": np.array([], np.int64)}, opset=26),
+    "`K` of `TopK` has rank 0": model("TopK", {"x": f(3), "_k": np.array(2)}, outs=2),
+    "`shape` of `Reshape` has rank 0": model("Reshape", {"x": f(3), "_s": np.array(3)}),
+    "`axes` of `Squeeze` has rank 0": model("Squeeze", {"x": f(1, 3), "_a": np.array(0)}),
+    "`split` of `Split` has rank 0": model("Split", {"x": f(3), "_s": np.array(3)}),
+    "`window` of `STFT` has rank 0": model("STFT", {"x": f(1, 9, 1), "_s": np.array(1), "w": f()}),
+    "`ConvInteger` takes one number as `x_zero_point`": model(
+        "ConvInteger",
+        {"x": np.ones((1, 1, 3, 3), np.uint8), "w": np.ones((1, 1, 2, 2), np.uint8), "z": np.uint8([1, 1])},
+    ),
+    "`Dropout` takes one number as `ratio`": model("Dropout", {"x": f(3), "r": f(2)}),
+    "`case_change_action` of `StringNormalizer` is 'nonsense'": model(
+        "StringNormalizer", {"x": np.array(["a"], object)}, case_change_action="nonsense"
+    ),
+    "`precision` of `QuantizeLinear` is i8": model(
+        "QuantizeLinear", {"x": f(3), "_s": np.float32(1)}, opset=23, precision=TensorProto.INT8
+    ),
+    "`softmax_precision` of `FlexAttention` is no element type": model(
+        "FlexAttention", {k: f(1, 2, 3, 4) for k in "qkv"}, domain="ai.onnx.preview", softmax_precision=0
+    ),
+    "`output_padding` of `ConvTranspose` is [1,1]": model(
+        "ConvTranspose", {"x": f(1, 1, 3, 3), "w": f(1, 1, 2, 2)}, output_padding=[1, 1]
+    ),
+    "`output_shape` of `MaxUnpool` is [1,1,4,0]": model(
+        "MaxUnpool",
+        {"x": f(1, 1, 2, 2), "i": np.zeros((1, 1, 2, 2), np.int64), "_s": np.array([1, 1, 4, 0])},
+        kernel_shape=[2, 2],
+        strides=[2, 2],
+    ),
+    "heads of the state among heads of keys": model(
+        "LinearAttention", QKV, update_rule="linear", **LINEAR | {"q_num_heads": 8}
+    ),
+    "heads of queries and of the state": model(
+        "LinearAttention",
+        {"q": f(1, 2, 24), "k": f(1, 2, 16), "v": f(1, 2, 16)},
+        update_rule="linear",
+        **LINEAR | {"q_num_heads": 3},
+    ),
+    "`GatedAdd`: Y has shape": model(
+        "GatedAdd", {"x": f(2, 3, 4), "y": f(1, 3, 4), "g": f(2, 3, 1)}, domain="com.microsoft"
+    ),
+    "`GatedAdd`: the gate has shape": model(
+        "GatedAdd", {"x": f(2, 3, 4), "y": f(2, 3, 4), "g": f(2, 3, 4)}, domain="com.microsoft"
+    ),
+    "steps of keys and of values": model("MultiHeadAttention", SHARED | {"v": f(2, 2, 16)}, **HEADS),
+    "is causal for as many queries as new keys": model(
+        "MultiHeadAttention", SHARED | {"q": f(2, 2, 16)}, unidirectional=1, **HEADS
+    ),
     "`boxes` of `NonMaxSuppression` has shape": model("NonMaxSuppression", {"b": f(1, 5, 4), "s": f(1, 2, 6)}),
 }
 AT_BUILD["the condition of `If` is one element"].graph.input.append(
@@ -239,6 +294,16 @@ GROWING = helper.make_graph(
     [numpy_helper.from_array(np.array([0]), "zero")],
 )  # fmt: skip
 AT_RUN["iterations of unlike shapes"] = (model("Loop", t := {"t": np.array(3), "c": np.array(True)}, body=GROWING), t)
+AT_RUN["reshaped with -1 beside 0"] = (
+    model("Reshape", r := {"x": f(0, 3), "s": np.array([-1, 0])}, allowzero=1),
+    r,
+)
+MASKED = {"x": f(2, 4, 12), "w": f(12, 24), "b": f(24), "m": np.array([-1, 2], np.int32)}
+AT_RUN["a place in a mask below 0"] = (model("Attention", MASKED, **HEADS), MASKED)
+AT_RUN["a size less than that of the elements"] = (
+    model("MaxUnpool", u := {"x": f(1, 1, 2, 2), "i": np.zeros((1, 1, 2, 2), np.int64), "s": np.array([1, 1, 4, 0])},
+          kernel_shape=[2, 2], strides=[2, 2]), u,
+)  # fmt: skip
 AT_RUN["a length of 0"] = (model("DFT", d := {"x": f(1, 9, 1), "l": np.array(0)}), d)
 
 

@@ -175,7 +175,7 @@ CASES: dict[str, tuple[str, Arrays, dict[str, Any], int, float]] = {
         "EmbedLayerNormalization",
         {"ids": RNG.integers(0, 9, (2, 4)).astype(np.int32), "seg": RNG.integers(0, 2, (2, 4)).astype(np.int32),
          "words": f32(9, 8), "positions": f32(5, 8), "segments": f32(2, 8), "gamma": f32(8), "beta": f32(8),
-         "mask": np.array([[1, 1, 1, 0], [1, 1, 0, 0]], np.int32)},
+         "mask": np.array([[1, 1, 2, 0], [1, 1, 0, -1]], np.int32)},
         {"epsilon": 1e-5}, 2, 1e-4,
     ),
     "qembed": (

@@ -145,9 +145,11 @@ def numbers(feeds: Arrays) -> Iterator[Number]:
             continue
         for place in sorted({0, x.size - 1}):
             now = x.reshape(-1)[place].item()
-            yield from (
-                Number(name, place, float(v)) for v in (0, -1, now + 1) if v != now and (v >= 0 or x.dtype.kind != "u")
-            )
+            yield from (Number(name, place, float(v)) for v in (0, -1, now + 1) if v != now and _holds(x.dtype, v))
+
+
+def _holds(dtype: np.dtype, v: float) -> bool:
+    return dtype.kind == "f" or np.iinfo(dtype).min <= v <= np.iinfo(dtype).max
 
 
 def attributes(valid: Valid) -> Iterator[Attribute | Results]:

@@ -68,6 +68,7 @@ class Above:
 
 
 Allowed = OneOf | AtLeast | EachOf | Above
+_FLOATS = (F32, F16, BF16, F64)
 _POSITIVE, _NATURAL, _BOOLEAN = AtLeast(1), AtLeast(0), OneOf((0, 1))
 _SKIPS = (
     "SkipLayerNormalization",
@@ -116,7 +117,8 @@ ALLOWED: Mapping[str, Allowed] = {
     "sampling_ratio": _NATURAL,
     "scan_input_directions": EachOf((0, 1)),
     "scan_output_directions": EachOf((0, 1)),
-    "stash_type": OneOf((F32, F16, BF16, F64)),
+    "softmax_precision": OneOf(_FLOATS),
+    "stash_type": OneOf(_FLOATS),
     "saturate": _BOOLEAN,
     "storage_order": _BOOLEAN,
     "strides": _POSITIVE,
@@ -132,7 +134,7 @@ ALLOWED: Mapping[str, Allowed] = {
     "Attention.qk_matmul_output_mode": OneOf((0, 1, 2, 3)),
     "BitShift.direction": OneOf(("LEFT", "RIGHT")),
     **{f"{op}.mode": OneOf(("DCR", "CRD")) for op in ("DepthToSpace", "SpaceToDepth")},
-    "DequantizeLinear.output_dtype": OneOf((F32, F16, BF16, F64)),
+    "DequantizeLinear.output_dtype": OneOf(_FLOATS),
     "Gelu.approximate": OneOf(("none", "tanh")),
     "ImageDecoder.pixel_format": OneOf(("RGB", "BGR", "Grayscale")),
     "LRN.size": _POSITIVE,
@@ -141,6 +143,8 @@ ALLOWED: Mapping[str, Allowed] = {
     "Resize.mode": OneOf(("nearest", "linear", "cubic")),
     "RoiAlign.coordinate_transformation_mode": OneOf(("half_pixel", "output_half_pixel")),
     "RoiAlign.mode": OneOf(("avg", "max")),
+    "QuantizeLinear.precision": OneOf(_FLOATS),
+    "StringNormalizer.case_change_action": OneOf(("LOWER", "UPPER", "NONE")),
     "TensorScatter.mode": OneOf(("linear", "circular")),
     "TfIdfVectorizer.mode": OneOf(("TF", "IDF", "TFIDF")),
     "unidirectional": _BOOLEAN,

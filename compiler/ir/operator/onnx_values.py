@@ -46,6 +46,12 @@ def attr_value(proto: onnx.AttributeProto) -> Any:
             return tuple(map(texts.__getitem__, value))
 
 
+def is_unstated(attr: onnx.AttributeProto, schema: OpSchema | None) -> bool:
+    """Whether an attribute names no element type, as its default does: some files state the 0 that stands for none."""
+    formal = schema.attributes.get(attr.name) if schema is not None and attr.name in DTYPE_ATTRS else None
+    return formal is not None and bool(formal.default_value.type) and attr.i == formal.default_value.i == 0
+
+
 def value_type(proto: onnx.TypeProto) -> Type | None:
     """A type that an attribute states; extents are left open."""
     match proto.WhichOneof("value"):

@@ -10,7 +10,7 @@ from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.operator.ranks import length, plus, same
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims, static_ints, unflatten
-from occ.compiler.ir.shape import equal_dims, equal_part, normalize_axes, show_shape
+from occ.compiler.ir.shape import at_least, equal_dims, equal_part, normalize_axes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Tensor
@@ -103,7 +103,8 @@ class MaxUnpool:
 def _rest(x: Tensor, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
     if len(shape) != x.rank:
         raise Invalid(f"`output_shape` of `MaxUnpool` has {len(shape)} entries for rank {x.rank}")
-    return tuple(n - m for n, m in zip(shape, x.shape, strict=True))
+    what = f"`output_shape` of `MaxUnpool` is {show_shape(shape)}, less than the {show_shape(x.shape)} of the elements"
+    return tuple(at_least(n, m, what) - m for n, m in zip(shape, x.shape, strict=True))
 
 
 @op("CenterCropPad", static=("shape",), rank=same)

@@ -9,7 +9,7 @@ from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.attention import head_scale, quotient, reshape, zeros
-from occ.compiler.ir.shape import equal_shapes
+from occ.compiler.ir.shape import equal_part, equal_shapes
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, wrap
 from occ.compiler.ir.te.function import Tensor
@@ -90,6 +90,9 @@ def composite(b, q, k, v, past=None, decay=None, beta=None, *, a):
     n, length, width = q.tensor.dims
     dk, dv = quotient("LinearAttention", width, a.q_num_heads), quotient("LinearAttention", v.tensor.dims[2], heads)
     keys = quotient("LinearAttention", k.tensor.dims[2], dk)
+    few, many = sorted((a.q_num_heads, heads))
+    equal_part(heads, keys, "`LinearAttention`: heads of the state among heads of keys")
+    equal_part(many, few, "`LinearAttention`: heads of queries and of the state")
     parts = [_by_heads(b, q, a.q_num_heads), _by_heads(b, k, keys), _by_heads(b, v, heads)]
     parts += [_by_heads(b, decay, heads)] if decay is not None else []
     parts += [_by_heads(b, beta, min(heads, beta.tensor.dims[2]))] if beta is not None else []

@@ -165,7 +165,7 @@ def _linked(a: SimpleNamespace) -> Trees:
 
 
 def _members(a: SimpleNamespace, asking: np.ndarray) -> dict[int, np.ndarray]:
-    """The sets of the membership nodes, one after the other, each ended by a NaN."""
+    """The sets of the membership nodes, in order, each ended by a NaN."""
     if not len(asking):
         return {}
     values = np.asarray(() if a.membership_values is None else a.membership_values)

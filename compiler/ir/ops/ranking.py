@@ -116,7 +116,7 @@ def _from_blocks(t: Builder, keys: Tensor, axis: int, k: int, length: int) -> Te
 
     An element of any other block is preceded by `k` elements: the maxima of these blocks. For the top 50 of 128,000
     elements, 2,560 block maxima and then 2,500 elements are examined. Positions past the end have the lowest key, and
-    come last. There are at least `k` blocks; with a symbolic number of elements, some may lie past the end.
+    come last. There are at least `k` blocks; with a symbolic number of elements, some may be past the end.
     """
     n = keys.shape[axis]
     count = ceildiv(n, length) if isinstance(n, int) else maximum(ceildiv(n, length), k)

@@ -11,13 +11,13 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
-from occ.compiler.ir.dim import Dim, floordiv, lower, upper
+from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F64, I64
 from occ.compiler.ir.operator.ranks import fixed, same
 from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.movement import static_dims
-from occ.compiler.ir.shape import assume_at_least, assume_equal, equal_dims, normalize_axis, show_shape
+from occ.compiler.ir.shape import assume_equal, at_least, equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te.expr import Expr, call, cast, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
@@ -30,11 +30,7 @@ def _one(operator: str, name: str, operand: Tensor) -> Dim:
 
 
 def _positive(operator: str, name: str, size: Dim) -> Dim:
-    if upper(size) < 1:
-        raise Invalid(f"{name} of `{operator}` is {size}, and has to be positive")
-    if lower(size) < 1:
-        assume_at_least(size, 1)
-    return size
+    return at_least(size, 1, f"{name} of `{operator}` is {size}, and has to be positive")
 
 
 def _window(name: str, coefficients: tuple[float, ...]) -> OpSpec:

@@ -208,6 +208,10 @@ def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
     taps = tuple(int(k) for k in w.shape[2:])
     strides, dilations = (tuple(getattr(a, key) or (1,) * n) for key in ("strides", "dilations"))
     extra = tuple(a.output_padding or (0,) * n)
+    if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
+        said = f"`output_padding` of `ConvTranspose` is {show_shape(extra)}"
+        note = f"each is less than the stride or the dilation: {show_shape(strides)} and {show_shape(dilations)}"
+        raise Invalid(said, code="OCC0107", note=note)
     before: list[Dim] = []
     after: list[Dim] = []
     out: list[Dim] = []

@@ -11,6 +11,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.operator.attribute_values import check_values
 from occ.compiler.ir.operator.onnx_values import onnx_type_name
+from occ.compiler.ir.operator.operand_forms import check_forms
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.compiler.passes.base import Context
 
@@ -60,6 +61,16 @@ def check_form(op: Op) -> None:
     results = op.spec.results
     if len(op.results) > len(results) and not (results and results[-1].variadic):
         raise Invalid(f"`{op.name}` has {len(results)} results, not {len(op.results)}", code="OCC0107")
+
+
+def check_operands(op: Op) -> None:
+    """The ranks and extents of what says how an operator works.
+
+    Raises:
+        Invalid: one does not fit.
+    """
+    given = [v.type if v is not None else None for v in op.operands]
+    check_forms(op.spec, [t.shape if isinstance(t, TensorType) else None for t in given])
 
 
 def check_extents(op: Op, types: Sequence[Type | None]) -> None:

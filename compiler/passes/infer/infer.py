@@ -31,6 +31,7 @@ from occ.compiler.passes.infer.broadcasts import note_broadcasts
 from occ.compiler.passes.infer.checks import (
     check_extents,
     check_form,
+    check_operands,
     check_ranks,
     check_sizes,
     check_types,
@@ -156,6 +157,7 @@ class _Inference:
             check_sizes(op, [v.type for v in op.inputs])
             check_types(op)
             with collecting(pairs):
+                check_operands(op)
                 types = self._result_types(op)
             check_extents(op, types)
             check_sizes(op, types)

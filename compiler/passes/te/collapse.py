@@ -126,6 +126,8 @@ def _collect(s: TeStage, f: TeFunc, alive: set[Pair], links: dict[Pair, set[Pair
         group, k = place[axis]
         alive.difference_update({(group, k - 1), (group, k)})
 
+    if isinstance(s.expr, Index):  # a position itself, such as that of a token
+        strike(s.expr.name)
     for node in walk(s.expr):
         if isinstance(node, Load):
             _collect_load(node, f.shapes[node.source], place, extents, alive, links, strike)

@@ -11,6 +11,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
+from occ.compiler.ir.shape import equal_shapes
 from occ.compiler.ir.value import Value
 
 
@@ -60,6 +61,8 @@ class GatedAdd:
     """`X + Y * gate`, with one gate per row."""
 
     def composite(b, x, y, gate, *, a):
+        equal_shapes(y.tensor.dims, x.tensor.dims, "`GatedAdd`: Y")
+        equal_shapes(gate.tensor.dims, (*x.tensor.dims[:-1], 1), "`GatedAdd`: the gate")
         return b.Add(x, b.Mul(y, gate))
 
 

@@ -49,6 +49,9 @@ class KeyMask:
             equal_dims(mask.shape[0], n, "a key mask, and batches")
             equal_dims(mask.shape[-1], total, "a key mask, and keys")
 
+        if mask.rank == 1:
+            t.check(mask.shape, lambda i: mask[i] >= 0, "a number of keys, or a place among them, is negative")
+
         def element(i, _, q, k):
             match mask.rank:
                 case 1 if mask.shape[0] in (n, 3 * n + 2):
@@ -210,11 +213,15 @@ class MultiHeadAttention:
             parts = split(b, bias, [int(s) for s in sizes], 0)
             q, k, v = (x if x.tensor.rank == 4 else b.Add(x, part) for x, part in zip((q, k, v), parts, strict=True))
         q, k, v = (to_heads(b, "MultiHeadAttention", x, a.num_heads) for x in (q, k, v))
+        equal_dims(k.tensor.dims[2], v.tensor.dims[2], "`MultiHeadAttention`: steps of keys and of values")
         past = lengths = None
         if length is None or past_k is None or past_v is None:
             past = None if past_k is None else past_k.tensor.dims[2]
             k, v = joined(b, past_k, k), joined(b, past_v, v)
         elif padding is None:
+            if a.unidirectional:
+                steps = "`MultiHeadAttention` over a shared buffer is causal for as many queries as new keys, not"
+                equal_dims(q.tensor.dims[2], k.tensor.dims[2], steps)
             before = b.Expand(b.Cast(length, to=I64), b.dims(values=(k.tensor.dims[0],), shape=(1,)))
             lengths = b.Add(before, b.dims(values=(k.tensor.dims[2],), shape=(1,)))
             k, v = (b.TensorScatter(old, x, before, axis=2) for old, x in ((past_k, k), (past_v, v)))

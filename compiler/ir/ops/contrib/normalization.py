@@ -102,7 +102,8 @@ class EmbedLayerNormalization:
         if mask is None:
             valid = b.ConstantOfShape(b.dims(values=(n,), shape=(1,)), value=np.zeros(1, np.int32))
         else:
-            valid = b.Cast(b.ReduceSum(mask, b.constant(np.array([1], np.int64)), keepdims=0), to=I32)
+            ones = b.Cast(b.Equal(mask, b.constant(np.ones((), mask.tensor.dtype.numpy))), to=I32)
+            valid = b.ReduceSum(ones, b.constant(np.array([1], np.int64)), keepdims=0)
         return (y, valid, total)[: a.n_results]
 
 

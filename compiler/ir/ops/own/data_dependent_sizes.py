@@ -236,6 +236,8 @@ class ReshapedShape:
         shown = show_shape(x.shape)
         t.check([rank], lambda j: asked(j) >= -1, f"{shown} cannot have a negative extent")
         t.check([], lambda: open_(rank - 1) <= 1, "more than one -1 in the shape")
+        unclear = "a shape with -1 beside an extent of 0, which any number fits"
+        t.check([], lambda: equal(open_(rank - 1), 0) | not_equal(known(rank - 1), 0), unclear)
         filled = where(equal(open_(rank - 1), 0), literal(1, I64), rest)
         t.check(
             [],
