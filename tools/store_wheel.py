@@ -71,6 +71,8 @@ def copy_entries(cache: Path, package: Path, processors: Sequence[str]) -> int:
     count = 0
     for kind, pattern in _KINDS:
         for entry in sorted((cache / kind).glob(f"*/{pattern}")):
+            if entry.with_suffix(".ll").exists():  # the native entry of one model: LLVM makes it without a compiler
+                continue
             place = package / entry.relative_to(cache)
             place.parent.mkdir(parents=True, exist_ok=True)
             shutil.copy(entry, place)

@@ -24,6 +24,7 @@ from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.stages import ORDER, STAGES
 from occ.compiler.ir.types import TensorType
+from occ.compiler.native_entry.read_routines import Unsuitable, routines
 from occ.compiler.objects.archive import NativeCode
 from occ.compiler.objects.processors import arch_of
 from occ.compiler.passes.base import Context
@@ -35,6 +36,7 @@ from occ.compiler.targets.registry import all_targets, get_target
 from occ.compiler.targets.target import Generated, Target
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
+from occ.runtime.manifest import Manifest
 from occ.runtime.mapped import mapped_files
 from occ.runtime.native.call import ENTRY
 
@@ -101,11 +103,21 @@ class Compilation:
 
     def _again(self, number: int) -> Module:
         """The module after a number of passes, recreated from the source."""
-        quiet = replace(
-            self.settings, special=(), limit=number, verify=False, listeners=(), stop_after="", tune=None, why=None
-        )
-        made = Compilation(self._source(), quiet)
+        made = self.again(self._source(), limit=number, verify=False, listeners=(), stop_after="", tune=None, why=None)
         return made.advance(made.last_stage)
+
+    def again(self, given: Source | None = None, **changes: Any) -> Compilation:
+        """Another compilation of the model, or of what is given in its place, which saves no stages.
+
+        Args:
+            given: None for the same model.
+            changes: settings that differ; without `special` there are no plans for certain shapes.
+
+        Raises:
+            CompileError: the model cannot be read with these settings.
+        """
+        changes = {"special": (), "save_stages": False, **changes}
+        return Compilation(self.given if given is None else given, replace(self.settings, **changes))
 
     @property
     def broadcasts(self) -> Mapping[str, Broadcast]:
@@ -248,7 +260,7 @@ class Compilation:
         if linked and self.native is not None and not made.code:
             raise unlinked(made.manifest.machine)
         if linked and made.manifest.engine == "native" and f"{ENTRY}\0".encode() not in made.code:
-            raise error("OCC0403", f"the code of target `{self.target.name}` has no native entry", help=_NO_ENTRY)
+            raise self._no_entry_error(made.manifest)
         made.manifest = replace(made.manifest, assumed=assumptions(self.broadcasts, self.places))
         made.files = {**made.files, **libraries(m), **self._special_libraries, **self.texts}
         return made
@@ -282,7 +294,7 @@ class Compilation:
         }
         given = self.settings.overrides
         overrides = replace(given, shapes={**given.shapes, **shapes})
-        other = Compilation(self.given, replace(self.settings, overrides=overrides, special=(), save_stages=False))
+        other = self.again(overrides=overrides)
         if alike:
             other.pipeline = size_stable(other.pipeline)
         return other.advance(other.last_stage)
@@ -306,8 +318,7 @@ class Compilation:
         return made
 
     def _special(self, overrides: Overrides) -> Module:
-        settings = replace(self.settings, overrides=overrides, special=(), cases=False, save_stages=False)
-        other = Compilation(self.given, settings)
+        other = self.again(overrides=overrides, cases=False)
         m = other.advance(other.last_stage)
         self._special_libraries |= libraries(m)
         return m
@@ -326,7 +337,7 @@ class Compilation:
         """
         self._check_readable("several machines need")
         changed = {**self.settings.options, **options}
-        return Compilation(self.given, replace(self.settings, options=changed, save_stages=False, tune=None)).artifact()
+        return self.again(options=changed, special=self.settings.special, tune=None).artifact()
 
     def artifact_for(self, target: str, m: Module) -> Artifact:
         """The artifact of a module for another target, with that target's default options.
@@ -334,18 +345,16 @@ class Compilation:
         Raises:
             CompileError: it does not compile.
         """
-        return Compilation(
-            m,
-            replace(
-                self.settings,
-                target=target,
-                overrides=Overrides(),
-                special=(),
-                options={},
-                save_stages=False,
-                tune=None,
-            ),
-        ).artifact()
+        return self.again(m, target=target, overrides=Overrides(), options={}, tune=None).artifact()
+
+    def _no_entry_error(self, m: Manifest) -> CompileError:
+        """The error for native code without a native entry: the plan is the reason, or the package that linked it."""
+        try:
+            routines(m)
+        except Unsuitable as e:
+            message = f"the code generator of `{self.target.name}` cannot run this plan: {e}"
+            return error("OCC0403", message, where=self.source, help="report this with the model; `-t interp` runs it")
+        return error("OCC0403", f"the code of target `{self.target.name}` has no native entry", help=_NO_ENTRY)
 
     def _undefined_sizes_error(self, names: Sequence[str], m: Module) -> CompileError:
         """The error for a plan with sizes that a run could not determine."""

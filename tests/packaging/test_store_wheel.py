@@ -64,6 +64,12 @@ def test_a_machine_without_a_compiler_takes_installed_kernels(unpacked, tmp_path
     np.testing.assert_allclose(np.load(tmp_path / "out/y.npy"), reference(NET, {"x": x})[0], rtol=1e-4, atol=1e-4)
 
 
+def test_native_entries_of_models_are_left_out(unpacked):
+    objects = [path.read_bytes() for path in unpacked.rglob("*.o")]
+    assert objects
+    assert not [data for data in objects if b"occ_model_facts" in data]
+
+
 def test_what_is_asked_for_is_not_replaced(unpacked, tmp_path):
     onnx.save(NET, tmp_path / "m.onnx")
     for given in (("-O3",), ("-C", "halide.target=host")):
