@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -49,9 +50,10 @@ def show_why(compilation: Compilation, kernel: str, *, as_json: bool) -> None:
         help_ = f"`occ dump {compilation.context.source} --stage scheduled` shows the names"
         raise error("OCC0205", f"the model has no kernel `{kernel}` that is scheduled", help=help_)
     kinds = {rule.name: kind for kind, rule in _rules(compilation.extensions)}
+    places = {rule.name: _place(rule) for _, rule in _rules(compilation.extensions)}
     for a in answers:
         facts = {"kernel": a.function, "stage": a.stage, "kind": kinds[a.rule], "rule": a.rule, "applies": not a.reason}
-        text = f"declines: {a.reason}" if a.reason else "applies"
+        text = f"declines: {a.reason}" if a.reason else f"applies ({places[a.rule]})"
         line = f"{a.function} {a.stage}: {kinds[a.rule]} {a.rule} {text}"
         click.echo(json_line(facts | {"reason": a.reason}) if as_json else line)
 
@@ -66,7 +68,21 @@ def _rules(extensions: Extensions) -> Iterator[tuple[str, ScheduleRule]]:
 
 
 def _facts(kind: str, rule: ScheduleRule) -> dict[str, object]:
-    return {"name": rule.name, "kind": kind, "whole": rule.whole, "doc": rule.doc, "origin": rule.origin}
+    facts: dict[str, object] = {"name": rule.name, "kind": kind, "whole": rule.whole, "doc": rule.doc}
+    return facts | {"origin": rule.origin, "place": _place(rule)}
+
+
+def _place(rule: ScheduleRule) -> str:
+    """The file and line that define a rule; a file of occ is relative to its package."""
+    import inspect
+
+    import occ
+
+    code = getattr(inspect.unwrap(rule.apply), "__code__", None)
+    if code is None:
+        return rule.origin
+    path, home = Path(code.co_filename), Path(occ.__file__).parent
+    return f"{(path.relative_to(home) if path.is_relative_to(home) else path).as_posix()}:{code.co_firstlineno}"
 
 
 def _log(compilation: Compilation) -> Log:

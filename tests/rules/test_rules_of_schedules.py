@@ -38,6 +38,9 @@ def serial(f, machine):
     return f.with_schedule(out.reorder(*reversed(out.axes)).directives)
 
 
+ROOT = Path(__file__).parents[2]
+
+
 def schedules(*rules: object) -> dict[str, set[str]]:
     """The rules that made the schedules of the kernels of `NET`."""
     m = Compilation(model_of(NET), Settings("cpu", rules=rules, verify=True)).advance("scheduled")
@@ -124,6 +127,14 @@ def test_all_rules_are_listed_with_those_of_users(tmp_path: Path) -> None:
     file.write_text("import occ.plugin\n\n@occ.plugin.schedule_rule\ndef mine(f, machine):\n    return None\n")
     listed = [r["name"] for r in rules("--rules", str(file))]
     assert listed.index("mine") == [r["kind"] for r in rules()].index("rule")
+
+
+def test_each_rule_says_where_it_is() -> None:
+    for rule in rules():
+        file, line = str(rule["place"]).split(":")
+        assert f"def {rule['name']}(" in "".join(
+            (ROOT / file).read_text("utf-8").splitlines(keepends=True)[int(line) - 1 :][:3]
+        )
 
 
 def test_how_often_each_fired(net: str) -> None:
