@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from occ.compiler.native_entry.loops import for_loop, unless_empty, while_loop
-from occ.compiler.native_entry.plan import Inner, put
+from occ.compiler.native_entry.plan import CallSite, put
 from occ.compiler.native_entry.routine import RoutineEmitter, StepEmitter
 from occ.compiler.native_entry.scanned_results import ScannedResult, slice_bytes
 from occ.compiler.native_entry.sizes import i64
@@ -158,7 +158,7 @@ def _padded(values: Sequence[int] | None, n: int) -> Sequence[int]:
     return values if values else (0,) * n
 
 
-def _require_shapes(e: RoutineEmitter, k: int, inner: Inner, shapes: Sequence[Sequence[DimExpr] | None]) -> None:
+def _require_shapes(e: RoutineEmitter, k: int, inner: CallSite, shapes: Sequence[Sequence[DimExpr] | None]) -> None:
     """Fail if a function's result shapes exceed the step's buffers.
 
     None where they cannot.

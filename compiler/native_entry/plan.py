@@ -35,7 +35,7 @@ class Slot:
 
 
 @dataclass(frozen=True)
-class Inner:
+class CallSite:
     """A function that a step runs.
 
     Attributes:
@@ -83,7 +83,7 @@ class Routine:
     double_buffers: dict[int, list[int]] = field(default_factory=dict)
     staging: dict[int, list[int | None]] = field(default_factory=dict)
     scratch: dict[int, int] = field(default_factory=dict)
-    inner: dict[int, list[Inner]] = field(default_factory=dict)
+    inner: dict[int, list[CallSite]] = field(default_factory=dict)
     cases: dict[int, Cases] = field(default_factory=dict)
     bounds: dict[str, DimExpr] = field(default_factory=dict)
     phases: dict[str, int] = field(default_factory=dict)

@@ -12,7 +12,7 @@ from dataclasses import fields, replace
 from occ.compiler.native_entry.bounds import HOST, LARGEST, SCRATCH, TYPES, upper
 from occ.compiler.native_entry.output_memory import is_aligned, written_before_sized
 from occ.compiler.native_entry.output_shapes import Cases, result_rows
-from occ.compiler.native_entry.plan import Inner, Routine, Slot, bytes_of, is_handle, nbytes, put, special_name
+from occ.compiler.native_entry.plan import CallSite, Routine, Slot, bytes_of, is_handle, nbytes, put, special_name
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Function, Manifest, Step, TensorInfo
@@ -228,11 +228,11 @@ class _Reader:
         texts = {b for b in alone if r.plan.buffers[b].dtype == "str"}
         return {b: outputs[b] for b in step.writes if b in alone - texts and kinds[b] in ("tensor", "unranked")}
 
-    def _result(self, inner: Inner, place: int) -> Buffer:
+    def _result(self, inner: CallSite, place: int) -> Buffer:
         plan = self.m.functions[inner.name].plan
         return plan.buffers[plan.outputs[place]]
 
-    def _decided(self, inner: Inner, place: int) -> set[int]:
+    def _decided(self, inner: CallSite, place: int) -> set[int]:
         """The axes with data-dependent extents in a function's result."""
         bounds = self.done[inner.name].bounds.keys()
         return {axis for axis, e in enumerate(self._result(inner, place).shape) if symbols(e) & bounds}
@@ -294,7 +294,7 @@ class _Reader:
     def _inner(
         self, r: Routine, name: str, given: Sequence[Buffer], writes: Sequence[Buffer | None],
         found: Collection[tuple[int, int]] = (),
-    ) -> Inner:  # fmt: skip
+    ) -> CallSite:  # fmt: skip
         """A function on operands.
 
         `writes` are None if any shape is allowed, and `found` axes of results whose extents the function reports.
@@ -309,7 +309,7 @@ class _Reader:
         if not fits:
             raise Unsuitable(f"runs the function `{name}` on other shapes than it takes")
         shapes = [b.shape for b in given]
-        inner = Inner(name, {s: s for s in self.done[name].symbols} | _bound(f.inputs, shapes))
+        inner = CallSite(name, {s: s for s in self.done[name].symbols} | _bound(f.inputs, shapes))
         decided = {(place, axis) for place in range(len(made)) for axis in self._decided(inner, place)}
         known = set(r.bounds) | {s for shape in shapes for e in shape for s in symbols(e)}
         open_ = {s for b in made for e in b.shape for s in symbols(e)} & self.done[name].open

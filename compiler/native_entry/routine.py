@@ -21,7 +21,7 @@ from occ.compiler.native_entry.frame import Frame
 from occ.compiler.native_entry.kernel_cost import cost, moved
 from occ.compiler.native_entry.late_memory import LateMemory
 from occ.compiler.native_entry.loops import unless_empty
-from occ.compiler.native_entry.plan import Inner, Routine, bytes_of, put
+from occ.compiler.native_entry.plan import CallSite, Routine, bytes_of, put
 from occ.compiler.native_entry.sizes import Size, Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
@@ -89,7 +89,7 @@ class RoutineEmitter:
 
     # memory
 
-    def _is_late(self, inner: Inner) -> bool:
+    def _is_late(self, inner: CallSite) -> bool:
         """Whether a function needs memory of a size without a bound before a run."""
         return any(symbols(upper(e, self.r.bounds)) & self.r.open for e in inner.env.values())
 

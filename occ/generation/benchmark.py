@@ -167,7 +167,7 @@ def _prompt(lm: LanguageModel, length: int) -> list[int]:
     """Random tokens, none of which ends a text."""
     words = next(o.shape[-1] for o in lm.session.outputs if o.name == "logits")
     assert isinstance(words, int), "the head of a decoder is a constant"
-    usual = np.setdiff1d(np.arange(words), [e for e in lm.ends if e < words])
+    usual = np.setdiff1d(np.arange(words), [e for e in lm.eos_ids if e < words])
     return np.random.default_rng(0).choice(usual, length).tolist()
 
 

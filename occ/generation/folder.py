@@ -34,7 +34,7 @@ class Folder:
         tokenizer: the path of `tokenizer.json`, or its text if it comes from a GGUF file; None if there is none.
         template: the chat template, in Jinja, or empty.
         special: texts of special tokens by name.
-        ends: tokens that end a text.
+        eos_ids: tokens that end a text.
         context: maximum context length, or 0 if unspecified.
         head: head size, or 0 if unspecified.
         adapter: the folder of a LoRA adapter to merge into the weights, or None.
@@ -44,7 +44,7 @@ class Folder:
     tokenizer: Path | str | None = None
     template: str = ""
     special: tuple[tuple[str, str], ...] = ()
-    ends: tuple[int, ...] = ()
+    eos_ids: tuple[int, ...] = ()
     context: int = 0
     head: int = 0
     adapter: Path | None = None

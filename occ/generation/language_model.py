@@ -57,7 +57,7 @@ class LanguageModel:
         session: the compiled step.
         tokenizer: None if the folder has none; prompts must then be tokens.
         decoders: of the session, with caches of earlier texts.
-        ends: tokens that end a text.
+        eos_ids: tokens that end a text.
 
     Raises:
         CompileError: the model cannot be compiled.
@@ -87,7 +87,7 @@ class LanguageModel:
             raise RunError("OCC0501", "drafts are for texts that have runs of their own", "serve one text at a time")
         folder = replace(Folder.of(Path(path)), adapter=None if adapter is None else Path(adapter))
         self.capacity, self._context = min(capacity, folder.context or capacity), folder.context
-        self.ends = folder.ends
+        self.eos_ids = folder.eos_ids
         self.tokenizer = (
             None if folder.tokenizer is None else Tokenizer(folder.tokenizer, folder.template, dict(folder.special))
         )
@@ -285,7 +285,7 @@ class LanguageModel:
         """The texts and the tokens at which to end."""
         stops: list[Any] = [stop] if isinstance(stop, str) else list(stop or ())
         words = [s for s in stops if isinstance(s, str) and s]
-        return words, {*self.ends, *(int(s) for s in stops if not isinstance(s, str))}
+        return words, {*self.eos_ids, *(int(s) for s in stops if not isinstance(s, str))}
 
     def _beams(
         self, prompt: Prompt, max_new_tokens: int, beams: Beams, do_sample: bool = False, stop: Stops = (),

@@ -117,7 +117,7 @@ class Seq2Seq:
 
     Attributes:
         session: a step of the decoder.
-        ends: tokens that end a text.
+        eos_ids: tokens that end a text.
 
     Raises:
         CompileError: a part cannot be compiled.
@@ -141,7 +141,7 @@ class Seq2Seq:
         self._cross = open_prepared(files.first, prepare.prepared_cross, threads, target)
         self.session = open_prepared(files.step, prepare.prepared_step, threads, target)
         end = files.config.get("eos_token_id")
-        self.ends: tuple[int, ...] = (end,) if isinstance(end, int) else tuple(end or ())
+        self.eos_ids: tuple[int, ...] = (end,) if isinstance(end, int) else tuple(end or ())
 
     @property
     def words(self) -> int:

@@ -61,7 +61,7 @@ class TextToText(LanguageModel):
         given = {i.name: numpy_dtype(i.dtype) for i in self._model.encoder.inputs}
         if given.keys() != {IDS}:
             raise RunError("OCC0501", f"the encoder takes {', '.join(given)}", f"only `{IDS}` and its mask are known")
-        self._ids, self.session, self.ends = given[IDS], self._model.session, self._model.ends
+        self._ids, self.session, self.eos_ids = given[IDS], self._model.session, self._model.eos_ids
         self.capacity = self._context = self._model.capacity
         tokenizer = next(
             (p for p in (files.home / "tokenizer.json", files.encoder.parent / "tokenizer.json") if p.exists()), None

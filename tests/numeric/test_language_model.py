@@ -207,7 +207,7 @@ def test_folders_say_what_they_lack(tmp_path: Path, model: onnx.ModelProto) -> N
     (tmp_path / "genai_config.json").write_text(json.dumps(config))
     onnx.save(model, tmp_path / "it.onnx")
     lm = occ.LanguageModel(tmp_path, target="cpu-jit")
-    assert (lm.capacity, lm.ends) == (32, (4, 7))
+    assert (lm.capacity, lm.eos_ids) == (32, (4, 7))
 
 
 def test_a_model_that_is_no_decoder_is_an_error(tmp_path: Path) -> None:

@@ -28,7 +28,7 @@ def test_tokens_are_those_of_a_model_without_caches(
     target: str, one_file: bool, reference: Reference, tmp_path: Path
 ) -> None:
     lm = occ.LanguageModel(write_folder(tmp_path / "m", one_file=one_file), threads=1, target=target)
-    assert (lm.capacity, lm.ends) == (PLACES, (END,))
+    assert (lm.capacity, lm.eos_ids) == (PLACES, (END,))
     for source in SOURCES:
         want = reference.greedy(source, 30)
         assert lm.generate(source, 30) == want

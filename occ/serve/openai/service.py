@@ -60,7 +60,7 @@ class Service:
         words = next(o.shape[-1] for o in self.lm.session.outputs if o.name == "logits")
         assert self.lm.tokenizer is not None, "checked before the server starts"
         assert isinstance(words, int), "the head of a decoder is a constant"
-        return Grammars(self.lm.tokenizer.source, words, self.lm.ends)
+        return Grammars(self.lm.tokenizer.source, words, self.lm.eos_ids)
 
     def request(
         self, prompt: str | Sequence[int], count: int | None, asked: Sampled, index: int = 0, *,

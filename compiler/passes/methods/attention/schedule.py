@@ -182,7 +182,7 @@ class _Attention:
             if not isinstance(s, TeStage) or s.role not in (ATTENTION["top"], PEAK, ATTENTION["total"]):
                 continue
             p = StageSchedule(s).compute_at(self.out.name, block)
-            if len(s.axes) > len(whole[s.role].axes):  # a partial reduction with an axis of lanes, see `in_lanes`
+            if len(s.axes) > len(whole[s.role].axes):  # a partial reduction with an axis of lanes, see `rfactored`
                 u = StageSchedule(s, update=1)
                 (*_, row, lane), chunk = p.axes, u.reduced[-1]
                 p.vectorize(lane, self.lanes)

@@ -32,7 +32,7 @@ def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     for s in f.stages:
         if isinstance(s, TeStage) and _wants_lanes(s, f) and isinstance(s.expr, Reduce):
             lanes = machine.lanes(max(element_bits(s), 32))
-            stages += in_lanes(s, lanes * (LONG_SUM_VECTORS if _is_long(s, lanes) else 1))
+            stages += rfactored(s, lanes * (LONG_SUM_VECTORS if _is_long(s, lanes) else 1))
         else:
             stages.append(s)
     if len(stages) == len(f.stages):
@@ -66,7 +66,7 @@ def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
     return reads_rows and not reads_columns
 
 
-def in_lanes(s: TeStage, lanes: int) -> list[TeStage]:
+def rfactored(s: TeStage, lanes: int) -> list[TeStage]:
     """A reduction along a contiguous axis as a vectorisable one over lanes, and a remainder.
 
     All have its role.
