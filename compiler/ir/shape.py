@@ -60,12 +60,17 @@ def data_dim(k: int = 0) -> Dim:
 
 def is_placeholder(d: Dim) -> bool:
     """Whether a dim is a `data_dim`."""
-    return isinstance(d, Sym) and d.is_symbol and str(d)[1:].isdigit() and str(d).startswith("_")
+    return isinstance(d, Sym) and d.is_symbol and str(d)[1:].isdigit() and is_data_name(str(d))
+
+
+def is_data_name(name: str) -> bool:
+    """Whether a symbol of that name stands for a size that run-time data decide."""
+    return name.startswith("_")
 
 
 def depends_on_data(d: Dim) -> bool:
     """Whether an extent depends on run-time data."""
-    return isinstance(d, Sym) and any(s.name.startswith("_") for s in d.symbols)
+    return isinstance(d, Sym) and any(is_data_name(s.name) for s in d.symbols)
 
 
 def surely_different(a: Dim, b: Dim) -> bool:

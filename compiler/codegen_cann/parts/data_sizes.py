@@ -15,7 +15,7 @@ from occ.compiler.codegen_cann.parts.partition import Part, is_free, reads
 from occ.compiler.ir.dim import Atom, Dim, Sym, Symbol, evaluate, minimum, product, substitute, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.shape import depends_on_data
+from occ.compiler.ir.shape import depends_on_data, is_data_name
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Weight
 
@@ -57,7 +57,7 @@ def _tensor(op: Op, k: int) -> TensorType:
 
 def _symbols_of(t: Type | None) -> set[str]:
     shape = t.shape if isinstance(t, TensorType) else None
-    return {s for d in shape or () for s in symbols(d) if s.startswith("_")}
+    return {s for d in shape or () for s in symbols(d) if is_data_name(s)}
 
 
 def used(op: Op) -> set[str]:

@@ -10,11 +10,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from functools import reduce
-from typing import Protocol
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.access import access
-from occ.compiler.ir.build_te import Elements
 from occ.compiler.ir.deferred import MOST_AXES
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, minimum, product, substitute
 from occ.compiler.ir.dtype import I64
@@ -25,12 +23,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
-
-
-class Known(Protocol):
-    """The part of an inference that this file needs."""
-
-    def elements(self, value: Value) -> Elements | None: ...
+from occ.compiler.passes.infer.known import Known
 
 
 def decide(m: Module, known: Known) -> bool:

@@ -13,17 +13,15 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data, normalize_axis
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.ir.value import Value
+from occ.compiler.passes.infer.known import Known
 
 Types = Sequence[Type | None]
 
 
-class Inference(Protocol):
+class Inference(Known, Protocol):
     """The part of an inference that this file needs."""
 
     m: Module
-
-    def elements(self, value: Value) -> Elements | None: ...
 
     def function(
         self, func: Func, types: Types, values: Sequence[Elements | None], *, optional: bool = False

@@ -7,11 +7,9 @@ elements have one shape, taking one out is a Gather, and appending is what a Loo
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
 import numpy as np
 
-from occ.compiler.ir.build_te import Elements
 from occ.compiler.ir.containers import is_empty
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
@@ -20,14 +18,9 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
+from occ.compiler.passes.infer.known import Known
 
 Use = tuple[Op, int]
-
-
-class Known(Protocol):
-    """The part of an inference that this file needs."""
-
-    def elements(self, value: Value) -> Elements | None: ...
 
 
 def sequences_to_tensors(m: Module, known: Known) -> bool:

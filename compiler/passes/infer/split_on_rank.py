@@ -13,7 +13,6 @@ from typing import Protocol
 
 import numpy as np
 
-from occ.compiler.ir.build_te import Elements
 from occ.compiler.ir.dim import Dim, Sym, lower, upper
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import FuncRef, Op, Region
@@ -23,6 +22,7 @@ from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.infer_control import inline_branch
+from occ.compiler.passes.infer.known import Known
 from occ.compiler.passes.infer.trip_counts import known_number, max_trip_count
 
 _LARGEST = 200  # ops that are copied into both branches
@@ -30,8 +30,8 @@ _BRANCHES = ("then_branch", "else_branch")
 Ops = Sequence[Op]
 
 
-class Known(Protocol):
-    """The part of an inference that this file needs.
+class Splitting(Known, Protocol):
+    """An inference that has tried branches.
 
     Attributes:
         impossible: functions of branches in which an op does not fit its operands.
@@ -39,10 +39,8 @@ class Known(Protocol):
 
     impossible: set[str]
 
-    def elements(self, value: Value) -> Elements | None: ...
 
-
-def split_cases(known: Known, m: Module, made: set[str]) -> list[Constraint] | None:
+def split_cases(known: Splitting, m: Module, made: set[str]) -> list[Constraint] | None:
     """Take the next step where sizes decide a rank; None if there is nothing to do.
 
     `%y = If(%c, %x) ...  %z = Relu(%y)` --> `%z = If(%c, %x) {then_branch=@(.. Relu), else_branch=@(.. Relu)}`

@@ -3,24 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Protocol
 
-from occ.compiler.ir.build_te import Elements
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, lower, maximum, minimum
 from occ.compiler.ir.module import Func
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
+from occ.compiler.passes.infer.known import Known
 
 _ENDLESS = 1 << 62  # what exporters write for a Loop that only its condition ends
 _COMPARED = {"Less": (False, 0), "LessOrEqual": (False, 1), "Greater": (True, 0), "GreaterOrEqual": (True, 1)}
 Linear = tuple[Dim, int]  # a number as a function of the iterations before: initial value and increments
-
-
-class Known(Protocol):
-    """The part of an inference that this file needs."""
-
-    def elements(self, value: Value) -> Elements | None: ...
 
 
 def trip_count(known: Known, op: Op, func: Func) -> Dim | None:

@@ -8,17 +8,16 @@ used.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Protocol
 
 import numpy as np
 
-from occ.compiler.ir.build_te import Elements
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value
+from occ.compiler.passes.infer.known import Known
 
 # Broadcasting operators: an operand with one more axis of extent 1 yields the same numbers.
 _BROADCASTS = frozenset(
@@ -45,12 +44,6 @@ _BROADCASTS = frozenset(
         "Where",
     ]
 )
-
-
-class Known(Protocol):
-    """The part of an inference that this file needs."""
-
-    def elements(self, value: Value) -> Elements | None: ...
 
 
 def unify_ranks(m: Module, known: Known) -> bool:
