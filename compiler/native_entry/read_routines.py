@@ -205,7 +205,8 @@ class _Reader:
             if max(len(then), len(other)) > MOST_AXES:
                 raise Unsuitable(f"gives more than {MOST_AXES} axes")
             left, right = step.attrs["when"]
-            if any(self._decided(i, place) for i in r.inner[k]):
+            sizes = (left, right, *then, *other)
+            if any(symbols(e) & r.bounds.keys() for e in sizes) or any(self._decided(i, place) for i in r.inner[k]):
                 raise Unsuitable("gives results of sizes that the data decide")
             ranked = not r.plan.buffers[b].opaque
             step = replace(step, binds=[row for row in step.binds if step.writes[row[0]] != b])
