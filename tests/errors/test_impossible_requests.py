@@ -256,6 +256,11 @@ AT_BUILD: dict[str, ModelProto] = {
     "`GatedAdd`: the gate has shape": model(
         "GatedAdd", {"x": f(2, 3, 4), "y": f(2, 3, 4), "g": f(2, 3, 4)}, domain="com.microsoft"
     ),
+    "`EngramGate`: a scale has shape [1,8]": model(
+        "EngramGate",
+        {"k": f(1, 3, 2, 8), "q": f(1, 3, 2, 8), "v": f(1, 3, 8), "ks": f(1, 8), "qs": f(2, 8)},
+        domain="com.microsoft",
+    ),
     "steps of keys and of values": model("MultiHeadAttention", SHARED | {"v": f(2, 2, 16)}, **HEADS),
     "is causal for as many queries as new keys": model(
         "MultiHeadAttention", SHARED | {"q": f(2, 2, 16)}, unidirectional=1, **HEADS

@@ -140,8 +140,11 @@ class EngramGate:
     def composite(b, key, query, value, key_scale, query_scale, scale=None, *, a):
         if a.n_results > 1 and scale is None:
             raise Invalid("`EngramGate` has a normalised result, and no `conv_norm_scale`", code="OCC0107")
-        n, length, _, size = key.tensor.dims
+        n, length, streams, size = key.tensor.dims
         equal_shapes(query.tensor.dims, key.tensor.dims, "`EngramGate`: query and key")
+        for s in (key_scale, query_scale, scale):
+            if s is not None:
+                equal_shapes(s.tensor.dims, (streams, size), "`EngramGate`: a scale")
         if not isinstance(size, int):
             raise Invalid(f"`EngramGate` takes keys of a constant size, not {key.tensor}")
         last, dtype = b.constant(np.array([-1], np.int64)), key.tensor.dtype
