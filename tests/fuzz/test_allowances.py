@@ -25,6 +25,13 @@ CASES = {  # text, inputs, results that the allowance must not cover
         {"x": NEAR},
         3e-2,
     ),
+    "positions far into a row": (
+        "g (float[1,2,10,30] x) => (float[1,2,8,4] y)"
+        " <float[8] r = {0, 0, 0.07, 0.33, 1, 1, 1.16, 1.06}, float[0] f = {}, int64[4] n = {1, 2, 8, 4}>"
+        ' { y = Resize <coordinate_transformation_mode = "tf_crop_and_resize", mode = "linear"> (x, r, f, n) }',
+        {"x": np.random.default_rng(3).uniform(-9, 9, (1, 2, 10, 30)).astype(np.float32)},
+        2e-2,
+    ),
     "a difference added to one of its terms": (
         "g (int64[5] x) => (double[5, 5] y) <int64 d = {5}, double[2] v = {-1.27553566358267, 0.009015210021869053}>"
         " { y = OneHot(x, d, v) }",

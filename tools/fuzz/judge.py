@@ -220,7 +220,7 @@ class _Disturbed(Interpreter):
             whole = self._of_sizes(op, moved, dims)
             least = np.max(whole, initial=0.0)
             if op.name == "Resize":  # a position is off by units of itself
-                least = least * max(1.0, max(whole.shape, default=0) / 8)
+                least = least * max(1.0, max((*np.shape(moved[op.inputs[0]]), *whole.shape), default=0) / 8)
         found = [self._disturb(x, least) for x in found]
         self.unit = before
         return found

@@ -293,7 +293,7 @@ def _shapes(found: Mapping[str, Any]) -> str:
 
 
 RANDOM = ("Bernoulli", "Multinomial", "Dropout")
-ABORTS = ("GRU", "LSTM", "RNN")  # for which onnxruntime ends the process
+ABORTS = ("GRU", "LSTM", "RNN", "Split")  # for which onnxruntime ends the process
 # Changes of which occ takes more than the oracles, or has another idea, by pattern of their texts, and why.
 LAX: dict[str, tuple[str, str]] = {
     "OneHot": ("depth: an axis", "a depth of one element in a vector"),
