@@ -111,7 +111,7 @@ def test_failures_of_a_run_name_the_node(case: str, built: Any):
 
 
 REFUSED = {
-    "g (float[n] x) => (float[k] y) { [culprit] y = Unique(x) }": "node `culprit`",
+    "g (float16[n] x) => (float16[k] y) { [culprit] y = Unique(x) }": "node `culprit`",
     "g (string[n] x) => (string[n] y) { y = Identity(x) }": "`x` is of texts",
 }
 
