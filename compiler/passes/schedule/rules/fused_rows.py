@@ -102,7 +102,10 @@ def inside_rows(r: TeStage, root: str, level: Loop, facts: ScheduleFacts, depth:
         tail = ("GuardWithIf",) if row_tail(r.axes[-1].extent, width) == "GuardWithIf" else ()
         start.vectorize(last, width, *tail)
         if isinstance(r.expr, Reduce) and r.expr.kind in COMBINE:
-            _in_registers(r, update, width, tail)
+            # Of an update, Halide rounds rows up to whole vectors, which read behind the tensor after its last row.
+            extent = r.axes[-1].extent
+            whole = isinstance(extent, int) and extent % width == 0
+            _in_registers(r, update, width, () if whole else ("GuardWithIf",))
     elif len(r.axes) == depth and isinstance(r.expr, Reduce) and r.dtype.is_int and r.expr.kind in COMBINE:
         n, most = r.expr.axes[-1].extent, facts.machine.lanes(element_bits(r))
         if isinstance(n, int) and n <= most and n & (n - 1) == 0:
