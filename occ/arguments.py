@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from operator import index
 from typing import Any
 
@@ -14,8 +14,10 @@ _MAPPINGS = {"shapes": '{"x": (1, 3, 224, 224)}', "dims": '{"batch": 4}', "optio
 
 
 def names_of(given: Any) -> tuple[Any, ...]:
-    """Several names, or paths; one alone may be given without a list."""
-    return (given,) if isinstance(given, (str, os.PathLike)) else tuple(given)
+    """Several names, or paths; one alone may be given without a list, and None is none."""
+    if given is None:
+        return ()
+    return (given,) if isinstance(given, (str, os.PathLike)) or not isinstance(given, Iterable) else tuple(given)
 
 
 def checked_mapping(what: str, given: Mapping[str, Any] | None) -> Mapping[str, Any]:
@@ -56,16 +58,21 @@ def _dim(name: str, given: Any) -> int | str:
 
 
 def checked_plans(given: Any) -> list[Mapping[str, Any]]:
-    """Sizes for each of several plans.
+    """Sizes for each of several plans: extents of inputs, and values of symbolic dims.
 
     Raises:
-        CompileError: OCC0603 they are something else.
+        CompileError: OCC0603 they are something else; OCC0205 a size is something else.
     """
-    plans = [given] if isinstance(given, Mapping) else list(given)
+    plans = [given] if isinstance(given, Mapping) else list(names_of(given))
     if wrong := [p for p in plans if not isinstance(p, Mapping)]:
         help_ = 'specialise=[{"x": (1, 3, 320, 320)}, {"batch": 8}]'
         raise error("OCC0603", f"specialise has {_shown(wrong[0])}, not a dict of sizes", help=help_)
-    return plans
+    return [{name: _sizes(name, given) for name, given in plan.items()} for plan in plans]
+
+
+def _sizes(name: str, given: Any) -> tuple[int | str, ...] | int | str:
+    is_shape = hasattr(given, "__iter__") and not isinstance(given, str)
+    return _extents(name, given) if is_shape else _dim(name, given)
 
 
 def checked_shapes(given: Mapping[str, Any] | None) -> dict[str, Sequence[int | str]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
+from operator import index
 from pathlib import Path, PurePosixPath
 
 from occ.runtime.errors import RunError
@@ -17,9 +18,15 @@ def thread_count(asked: int | None) -> int:
     Raises:
         RunError: OCC0501 the number is not positive.
     """
-    if asked is not None and (not isinstance(asked, int) or asked < 1):
+    if asked is None:
+        return min(default_threads(), MOST)
+    try:
+        count = index(asked)
+    except TypeError:
+        count = 0
+    if count < 1:
         raise RunError("OCC0501", f"threads is {asked!r}", "give a whole number of at least 1")
-    return min(asked or default_threads(), MOST)
+    return min(count, MOST)
 
 
 def default_threads() -> int:

@@ -6,6 +6,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from numbers import Real
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -131,7 +132,7 @@ def diff(
         CompileError: the model cannot be compiled. RunError: it cannot be run.
         CannotCompare: the other runtime is missing, or does not support the model.
     """
-    if not isinstance(tolerance, (int, float, type(None))) or not isinstance(absolute, (int, float)):
+    if not isinstance(tolerance, (Real, type(None))) or not isinstance(absolute, Real):
         text = f"tolerance is {tolerance!r}, absolute {absolute!r}: they are numbers"
         raise error("OCC0603", text, help="0.01 is a hundredth of the largest value")
     chosen = node or ("" if every_node else None)

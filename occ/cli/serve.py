@@ -172,7 +172,7 @@ def _serve_language_model(
         raise RunError("OCC0501", f"no adapter is added to `{model}`, which is in ONNX", "merge it before the export")
     if kind and (how["draft"] is not None or how["options"]):
         what = "drafts" if how["draft"] is not None else "options"
-        raise RunError("OCC0501", f"`{model}` is an {kind} model, which takes no {what}", "leave them out")
+        raise RunError("OCC0501", f"`{model}` is for {kind}, which takes no {what}", "leave them out")
     name, failures = path.resolve().name, list[Exception]()
 
     def ready(failure: Exception | None) -> None:

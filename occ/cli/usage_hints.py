@@ -6,6 +6,8 @@ import click
 
 _BATCH = "a batch is a dim: --dim NAME=4; `occ inspect MODEL` names the dims"
 _ROUNDS = "--rounds says how often each runtime is timed"
+_ROWS = "--batch says how many rows of requests are joined"
+_FORM = "--calibrate DATA makes 8-bit codes of all, --weights {int8,int4} of weights alone"
 _CODES = "`occ quantize` writes a model in 8 or 4 bits"
 _HALF = "`-C precision=bf16` rounds operands where a target can; `occ targets TARGET` lists the options of each"
 _DEVICE = "-t TARGET says what to compile for; `occ targets` lists them"
@@ -18,7 +20,11 @@ _OPTIONS = {
     **dict.fromkeys(("--device", "--provider", "--ep", "--backend"), ("target", _DEVICE)),
 }
 # By a command and the option that was typed.
-_OF_COMMANDS = {("warm", name): "the kernels are those of `-t cpu`" for name in ("-t", "--target")}
+_OF_COMMANDS = {
+    **{("warm", name): "the kernels are those of `-t cpu`" for name in ("-t", "--target")},
+    **{("serve", name): _ROWS for name in ("--batch-size", "--batch_size", "--bs")},
+    **{("quantize", name): _FORM for name in ("--int8", "--int4")},
+}
 # By the command: where an argument belongs that is one too many.
 _ARGUMENTS = {
     "run": "arrays are given by --input [NAME=]FILE",

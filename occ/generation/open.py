@@ -128,6 +128,9 @@ def _find_or_build(
     model: Path, how: Mapping[str, Any], make: Callable[[], tuple[Artifact, Iterable[Path]]]
 ) -> Path | Artifact:
     if model.is_dir() or _is_zip(model):
+        if how.get("options"):
+            what = f"`{model}` is an artifact, which stays as it was built"
+            raise RunError("OCC0501", what, "leave the options out, or give the ONNX model")
         return model
     from occ.compiler.cache.artifact_cache import ArtifactCache, Request
     from occ.compiler.cache.cache import Cache

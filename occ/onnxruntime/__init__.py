@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import ctypes as c
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 from occ.compiler.diagnostics import error
@@ -82,7 +83,7 @@ def _check(target: str, build: str, least: int) -> None:
     onnxruntime = onnxruntime_module()
     if build not in WAYS:
         raise ValueError(f"build is {build!r}; known are {', '.join(WAYS)}")
-    if not isinstance(least, (int, float)):
+    if not isinstance(least, Real):
         raise TypeError(f"least is {least!r}; it is a number of elements")
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")

@@ -27,6 +27,8 @@ X = np.zeros((3, 8), np.float32)
         (["quantize", "m.onnx", "-o", "q.onnx", "--batch", "4"], 2, "No such option '--batch'"),
         (["bench", "m.onnx", "--warmup", "3"], 2, "--rounds says how often"),
         (["build", "m.onnx", "--int8"], 2, "`occ quantize` writes"),
+        (["quantize", "m.onnx", "-o", "q.onnx", "--int8"], 2, "--calibrate DATA makes 8-bit codes"),
+        (["serve", "m.onnx", "--batch-size", "8"], 2, "--batch says how many rows"),
         (["run", "m.onnx", "--fp16"], 2, "-C precision=bf16"),
         (["run", "m.onnx", "--device", "cpu"], 2, "-t TARGET says"),
         (["run", "m.onnx", "x.npy"], 2, "--input [NAME=]FILE"),
@@ -66,6 +68,7 @@ def test_an_artifact_is_not_quantised(model, occ_cli):
         ({"dims": {"n": 4.5}}, "dims of `n` is 4.5, not a whole number"),
         ({"dims": {"n": -1}}, "dims of `n` is -1, not a whole number from 0"),
         ({"specialise": ["n"]}, "specialise has 'n', not a dict of sizes"),
+        ({"specialise": {"n": 2.5}}, "dims of `n` is 2.5, not a whole number"),
         ({"rules": "nope.py"}, "no rule file `nope.py`"),
         ({"target": None}, "named by a text, not by NoneType"),
         ({"shapes": [(3, 8)]}, "shapes is .*, not a dict"),
@@ -84,11 +87,16 @@ def test_numbers_of_numpy_are_sizes(model):
     shapes = {"x": np.array([3, 8])}
     assert occ.compile(model, "interp", shapes=shapes).inputs[0].shape == (3, 8)
     assert occ.compile(model, "interp", dims={"n": np.int32(3)}).inputs[0].shape == (3, 8)
+    for sizes in ({"n": np.int64(4)}, {"x": np.array([4, 8])}):
+        assert len(occ.build(model, "cpu-jit", specialise=sizes).manifest.special) == 1
+    assert occ.compile(model, "interp", threads=np.int64(2)).threads == 2
+    assert occ.diff(model, "interp", tolerance=np.float32(0.1)).rows
 
 
 def test_one_name_stands_for_a_list_of_one(model):
     assert [o.name for o in occ.compile(model, "interp", outputs="h").outputs] == ["y", "h"]
     assert [o.name for o in occ.extract(model, end="h").graph.output] == ["h"]
+    assert [o.name for o in occ.compile(model, "interp", outputs=None).outputs] == ["y"]
     with pytest.raises(ValueError, match="not 'tensorrt'"):
         occ.bench(model, "interp", against="tensorrt")
 

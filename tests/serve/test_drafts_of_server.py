@@ -63,3 +63,10 @@ def test_what_takes_no_drafts_refuses_them(flags: list[str], said: str, occ_cli,
     (tmp_path / "m.onnx").write_bytes(b"")
     ran = occ_cli("serve", str(tmp_path / "m.onnx"), *flags)
     assert (ran.code, said in ran.err) == (2, True)
+
+
+def test_options_are_not_for_an_artifact(occ_cli, tmp_path: Path) -> None:
+    (tmp_path / "model.occ").write_bytes(b"PK")
+    ran = occ_cli("generate", str(tmp_path / "model.occ"), "--tokens", "1", "-C", "cache=int8")
+    assert ran.code == 1, ran.err
+    assert "is an artifact, which stays as it was built" in " ".join(ran.err.split())
