@@ -279,6 +279,8 @@ int make_room(const Run &run, size_t k, const int64_t *extents) {
     const int64_t size = bytes_of(p.dtype, p.rank, extents);
     if (size < 0) return fail(run.model, OCC_ERROR_MEMORY, "the output `%s` would be too large", p.name);
     occ_tensor &t = run.outputs[k];
+    if (run.block->outputs[k] != t.data) free_memory(run.block->outputs[k]);
+    run.block->outputs[k] = nullptr;  // memory of an earlier run, which room_for may free
     if (int status = room_for(run.model, p, size_t(size), t)) return status;
     run.block->outputs[k] = is_aligned(t.data) ? t.data : aligned_memory(rounded(size_t(size)) + kAlignment);
     if (run.block->outputs[k]) return OCC_OK;

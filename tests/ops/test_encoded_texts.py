@@ -35,6 +35,15 @@ MODELS = {
         t = Transpose (x)
         z = ai.onnx.ml.LabelEncoder <classes_strings = ["c"], default_int64 = 9> (t)
     }""",
+    "constants of other texts": """g (string[n, 3] x) => (bool[n, 3] e, float[2, 2] y, int64[2] z, int64[3, n] k) {
+        c = Constant <value_strings = ["a"]> ()
+        w = Constant <value_strings = ["q", "a"]> ()
+        e = Equal (x, c)
+        y = ai.onnx.ml.OneHotEncoder <cats_strings = ["a", "b"], zeros = 1> (w)
+        z = ai.onnx.ml.LabelEncoder <keys_strings = ["a"], values_int64s = [5], default_int64 = -3> (w)
+        t = Transpose (x)
+        k = ai.onnx.ml.LabelEncoder <keys_strings = ["a"], values_int64s = [4], default_int64 = -3> (t)
+    }""",
     "equal to a constant": """g (string[n, 3] x) => (bool[n, 3] y, bool[n, 1] z) {
         row = Constant <value_strings = ["a", "", "b "]> ()
         one = Constant <value_strings = ["c"]> ()

@@ -87,8 +87,8 @@ class _Vocabulary:
         return self.rw.builder(before).op(_ENCODER, x, keys_strings=keys, values_int64s=values, default_int64=default)
 
     def of(self, texts: Sequence[Any]) -> np.ndarray:
-        """Places of constant texts."""
-        return np.array([self.places[_text(t)] for t in texts], np.int64)
+        """Places of constant texts; after the last for a text that has none."""
+        return np.array([self.places.get(_text(t), len(self.places)) for t in texts], np.int64)
 
     def table(self, texts: Sequence[str], values: Sequence[Any], default: Any, dtype: Any) -> np.ndarray:
         """The value of each text by its place, of equal ones that of the last; the default for all others."""
