@@ -105,7 +105,7 @@ def test_a_text_that_ends_with_its_last_token_has_stopped(
     lm: occ.LanguageModel, client: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = lm.generate(lm.tokens_of("w5"), 1)
-    monkeypatch.setattr(lm, "ends", tuple(first))
+    monkeypatch.setattr(lm, "eos_ids", tuple(first))
     got = client.completions.create(model="tiny", prompt="w5", max_tokens=1, temperature=0)
     assert got.choices[0].finish_reason == "stop"
 
