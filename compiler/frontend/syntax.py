@@ -133,11 +133,14 @@ class Reader(lark.Transformer):  # pyright: ignore[reportMissingTypeArgument]
 
     # types
     def tensor(self, dtype: str, *rest: Any) -> TensorType:
-        *extents, tag = rest
-        shape, layout = tuple(_present(extents)), ROW if tag is None else Layout.parse(_name(tag))
+        *extents, layout = rest
+        shape, layout = tuple(_present(extents)), layout or ROW
         if layout.order and len(layout.order) != len(shape):
             raise ValueError(f"the layout `{layout}` has {len(layout.order)} axes, and the tensor {len(shape)}")
         return TensorType(dt.BY_NAME[dtype], shape, layout)
+
+    def layout(self, tag: str, *extents: Any) -> Layout:
+        return Layout.parse(_name(tag), _present([*extents]))
 
     def unranked(self, dtype: str) -> TensorType:
         return TensorType(dt.BY_NAME[dtype], None)

@@ -175,6 +175,7 @@ def occurring(
 ) -> list[Dim]:
     """All extents and sizes that occur, in order of appearance."""
     dims: list[Dim] = [d for p in (*params, *results) for d in p.type.dims]
+    dims += [n for p in (*params, *results) for _, n in p.type.layout.within]
     exprs = [e for s in stages for e in s.exprs] + [c.cond for c in checks]
     for s in stages:
         dims += s.shape

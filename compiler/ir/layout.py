@@ -4,7 +4,8 @@ A layout is an order of the axes plus inner tiles, spelled as a memory-format ta
 order, a capital where the axis is also tiled, then the tiles. `NCHW16c` is the alias of `aBcd16b`: channels in blocks
 of 16, the block innermost.
 
-A tensor may be part of a larger one: `acdb.b256` is channels-last inside a tensor with 256 channels.
+A tensor may be part of a larger one: `acdb.b256` is channels-last inside a tensor with 256 channels. A kernel for any
+such tensor takes `row.d<P>`, whose last axis has the extent `P` there.
 """
 
 from __future__ import annotations
@@ -29,13 +30,13 @@ class Layout:
     Attributes:
         order: a permutation of the axes, outermost first; empty means row-major of any rank.
         tiles: (axis, size) pairs, outermost first; each splits its axis, the tile moving to the end.
-        within: (axis, extent) pairs: an axis's extent in the surrounding tensor, if that is larger.
+        within: (axis, extent) pairs: an axis's extent in the surrounding tensor, if that may be larger.
             It only determines the strides of elements.
     """
 
     order: tuple[int, ...] = ()
     tiles: tuple[tuple[int, int], ...] = ()
-    within: tuple[tuple[int, int], ...] = ()
+    within: tuple[tuple[int, Dim], ...] = ()
 
     @property
     def is_row_major(self) -> bool:
@@ -49,7 +50,9 @@ class Layout:
     @cached_property
     def tag(self) -> str:
         """The memory-format tag, or its common alias (`NCHW16c`)."""
-        around = "".join(f".{_letter(axis)}{extent}" for axis, extent in self.within)
+        any_extents = [str(n) for _, n in self.within if not isinstance(n, int)]
+        around = "".join(f".{_letter(axis)}{n if isinstance(n, int) else ''}" for axis, n in self.within)
+        around += f"<{','.join(any_extents)}>" if any_extents else ""
         if not self.order:
             return f"row{around}"
         tiled = {axis for axis, _ in self.tiles}
@@ -58,16 +61,19 @@ class Layout:
         return _NAMES.get(tag, tag) + around
 
     @classmethod
-    def parse(cls, tag: str) -> Layout:
-        """The layout for a tag.
+    def parse(cls, tag: str, extents: Sequence[Dim] = ()) -> Layout:
+        """The layout for a tag; `extents` are those of `within` that are not numbers, in order.
 
         Raises:
             ValueError: the tag is not one.
         """
         tag, *around = tag.split(".")
-        found = [re.fullmatch(r"([a-z])(\d+)", part) for part in around]
-        within = tuple((ord(part[1]) - ord("a"), int(part[2])) for part in found if part is not None)
-        if len(within) != len(around):
+        found = [re.fullmatch(r"([a-z])(\d*)", part) for part in around]
+        given = iter(extents)
+        within = tuple(
+            (ord(part[1]) - ord("a"), int(part[2]) if part[2] else next(given, 0)) for part in found if part is not None
+        )
+        if len(within) != len(around) or next(given, None) is not None or any(n == 0 for _, n in within):
             raise ValueError(f"`{'.'.join(around)}` is not part of a layout")
         if tag == "row":
             return cls(within=within)
@@ -92,7 +98,7 @@ class Layout:
         """The shape in memory, of the surrounding tensor for a part; its outermost extent may be larger."""
         return self.physical_shape(tuple(dict(self.within).get(k, n) for k, n in enumerate(shape)))
 
-    def moved(self, axes: Sequence[int]) -> tuple[tuple[int, int], ...]:
+    def moved(self, axes: Sequence[int]) -> tuple[tuple[int, Dim], ...]:
         """`within` after a transposition: axis k of the new tensor is axis `axes[k]` of this one."""
         return tuple((k, dict(self.within)[a]) for k, a in enumerate(axes) if a in dict(self.within))
 

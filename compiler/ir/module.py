@@ -228,9 +228,7 @@ def _substitute(region: Region, values: Mapping[str, Dim]) -> None:
 
 
 def _substituted(t: Type | None, values: Mapping[str, Dim]) -> Type | None:
-    if isinstance(t, TensorType) and t.shape is not None:
-        return t.with_shape(tuple(substitute(d, values) for d in t.shape))
-    return t
+    return t.substituted(values) if isinstance(t, TensorType) else t
 
 
 def nodes_of(m: Module) -> dict[str, list[str]]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 
 from occ.compiler.ir.dim import Dim, product, substitute
@@ -72,9 +72,14 @@ class TensorType:
 
     def substituted(self, values: Mapping[str, Dim]) -> TensorType:
         """The type with symbols replaced by other dims, by name."""
-        if self.shape is None or not values:
+        return self.with_dims(lambda d: substitute(d, values)) if values else self
+
+    def with_dims(self, put: Callable[[Dim], Dim]) -> TensorType:
+        """The type with other dims, also as extents of a tensor that it is a part of."""
+        if self.shape is None:
             return self
-        return self.with_shape(tuple(substitute(d, values) for d in self.shape))
+        within = tuple((axis, put(n)) for axis, n in self.layout.within)
+        return replace(self, shape=tuple(map(put, self.shape)), layout=replace(self.layout, within=within))
 
     def with_layout(self, layout: Layout) -> TensorType:
         return replace(self, layout=layout)

@@ -8,7 +8,7 @@ from math import prod
 from random import Random
 from typing import Any
 
-from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, substitute, symbols
+from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, symbols
 from occ.compiler.ir.dtype import U8, DType
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op
@@ -109,7 +109,7 @@ class _Plan:
             if value is None or not isinstance(value.type, TensorType):
                 yield f"has no tensor for {p.name} of te @{f.name}"
                 continue
-            taken = p.type.with_shape(tuple(substitute(d, given) for d in p.type.dims))
+            taken = p.type.substituted(given)
             if _in_memory(value.type.dtype) != _in_memory(taken.dtype):
                 yield f"has %{value.name} for {p.name} : {taken} of te @{f.name}, which is {value.type.dtype}"
             elif not self._fits(value, taken):

@@ -128,7 +128,9 @@ class _Planner:
         cut = len(op.operands) - op.attrs["writes"]
         values = op.inputs
         given = dict(zip(f.dims, op.attrs.get("dims", ()), strict=True))
-        shown = [self._buffer(v, _at_call(p.type, given)) for v, p in zip(values, (*f.params, *f.results), strict=True)]
+        shown = [
+            self._buffer(v, p.type.substituted(given)) for v, p in zip(values, (*f.params, *f.results), strict=True)
+        ]
         checks = list(op.attrs.get("checks", ()))
         if f.name not in self._costs:
             self._costs[f.name] = None if self.tasks is None else self.tasks(f), operations(f)
@@ -248,11 +250,6 @@ def deferred_text(op: Op) -> str:
     finally:
         for v, t in zip(stripped, types, strict=True):
             v.type = t
-
-
-def _at_call(type_: TensorType, dims: dict[str, Dim]) -> TensorType:
-    """The type of a parameter with a call's dims substituted."""
-    return type_.with_shape(tuple(substitute(d, dims) for d in type_.dims))
 
 
 def manifest(

@@ -49,6 +49,54 @@ def test_shared_kernels_compute_every_size(target: str) -> None:
         np.testing.assert_allclose(session.run({"x0": x})["x4"], want, rtol=1e-4, atol=1e-5)
 
 
+def joined(channels: int) -> onnx.ModelProto:
+    """Convolutions that read and write parts of a Concat, and whole tensors."""
+    rng = np.random.default_rng(0)
+    w = [
+        numpy_helper.from_array(
+            (rng.standard_normal((channels, channels, 3, 3)) / channels).astype(np.float32), f"w{k}"
+        )
+        for k in range(4)
+    ]
+    nodes = [
+        helper.make_node("Conv", [given, f"w{k}"], [made], pads=[1, 1, 1, 1])
+        for k, (given, made) in enumerate(zip(("x", "a", "b", "c"), ("a", "b", "c", "d"), strict=True))
+    ]
+    nodes.append(helper.make_node("Concat", ["b", "c"], ["both"], axis=1))
+    nodes.append(helper.make_node("Conv", ["both", "v"], ["e"]))
+    nodes.append(helper.make_node("Add", ["d", "e"], ["y"]))
+    v = rng.standard_normal((channels, 2 * channels, 1, 1)) / channels
+    w.append(numpy_helper.from_array(v.astype(np.float32), "v"))
+    x = helper.make_tensor_value_info("x", 1, ["n", channels, "h", "w"])
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", 1, None)], w)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def test_parts_of_a_join_and_whole_tensors_share_a_kernel() -> None:
+    """How far apart rows are is a value of the call; channels, blocks and shares of threads are too."""
+    found: set[str] = set()
+    for channels in (32, 64, 256):
+        m = Compilation(joined(channels), Settings("cpu", options={"optimize": "2"})).advance("scheduled")
+        calls = [op for op in m.walk() if op.name == "call" and op.attrs["te"].startswith("winograd_")]
+        assert len(calls) == 4
+        assert any(op.result.tensor.layout.within for op in calls)
+        assert any(not op.result.tensor.layout.within for op in calls)
+        found |= {op.attrs["te"] for op in calls[:3]}
+    assert len(found) == 1
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("level", ["2", "3"])
+def test_parts_of_a_join_of_any_size(level: str) -> None:
+    model = joined(32)
+    session = occ.compile(model, "cpu", options={"optimize": level})
+    right = onnxruntime.InferenceSession(model.SerializeToString())
+    for n, h, w in ((1, 1, 1), (2, 3, 9), (1, 33, 17), (1, 64, 130)):
+        x = np.random.default_rng(h).standard_normal((n, 32, h, w)).astype(np.float32)
+        (want,) = right.run(None, {"x": x})
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-3, atol=1e-4)
+
+
 def test_the_order_of_the_operands_of_a_sum_is_no_other_kernel() -> None:
     """Exporters write a residual before what is added to it, and after it."""
     w = numpy_helper.from_array(np.random.default_rng(0).standard_normal((16, 16, 1, 1)).astype(np.float32), "w")

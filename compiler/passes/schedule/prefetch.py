@@ -9,11 +9,13 @@ from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts
 
-_STREAMED = 1 << 18  # bytes of a constant that is evicted from a core's cache before the next run
+STREAMED = 1 << 18  # bytes of a constant that is evicted from a core's cache before the next run
 _LINE = 64  # bytes
 
 
-def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts, together: int = 1) -> Directives:
+def fetch_ahead(
+    acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts, together: int = 1, least: int = STREAMED
+) -> Directives:
     """Prefetches a packed constant, panel by panel.
 
     A panel is used for all tiles of rows, and the first of them would wait for it: the hardware prefetcher starts only
@@ -27,12 +29,13 @@ def fetch_ahead(acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts
         facts: of the function.
         together: panels used in turn before the next ones; each is prefetched while the one that many panels before it
             is used.
+        least: bytes of the smallest constant that is prefetched.
     """
     param = next((p for p in facts.f.params if p.name == source), None)
     if param is None or facts.few:
         return []
     shape = [n for n in param.type.physical if isinstance(n, int)]
     whole, panel = (prod(part) * param.type.dtype.itemsize for part in (shape, shape[-panel_axes:]))
-    if len(shape) < len(param.type.physical) or whole < _STREAMED or panel % _LINE:
+    if len(shape) < len(param.type.physical) or whole < least or panel % _LINE:
         return []
     return StageSchedule(acc).fetch_ahead(source, panel, *([together * panel] if together > 1 else [])).directives

@@ -49,7 +49,7 @@ def with_extents(f: TeFunc, put: Callable[[Dim], Dim], of: Callable[[Expr], Expr
         return tuple(Axis(a.name, put(a.extent)) for a in listed)
 
     def param(p: Param) -> Param:
-        return Param(p.name, p.type.with_shape(tuple(map(put, p.type.dims))))
+        return Param(p.name, p.type.with_dims(put))
 
     def stage(s: AnyStage) -> AnyStage:
         if isinstance(s, Scatter):
@@ -60,6 +60,16 @@ def with_extents(f: TeFunc, put: Callable[[Dim], Dim], of: Callable[[Expr], Expr
     return replace(
         f, params=tuple(map(param, f.params)), stages=tuple(map(stage, f.stages)), results=tuple(map(param, f.results))
     )
+
+
+def without_whole_parts(f: TeFunc) -> TeFunc:
+    """The function with plain layouts where a part of a tensor is all of it."""
+
+    def of(p: Param) -> Param:
+        within = tuple((k, n) for k, n in p.type.layout.within if n != p.type.dims[k])
+        return replace(p, type=p.type.with_layout(replace(p.type.layout, within=within)))
+
+    return replace(f, params=tuple(map(of, f.params)), results=tuple(map(of, f.results)))
 
 
 def _bound(n: Expr, put: Callable[[Dim], Dim]) -> Expr | None:

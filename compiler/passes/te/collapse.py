@@ -49,9 +49,8 @@ def _retype(f: TeFunc, runs: dict[str, list[list[int]]]) -> TeFunc:
             for k, run in enumerate(runs[p.name])
             if run[0] in whole
         }
-        within = tuple((k, n) for k, n in found.items() if isinstance(n, int))
-        assert len(within) == len(whole), "an axis of a part was merged with one that it has to stay apart from"
-        return Param(p.name, TensorType(p.type.dtype, shape, replace(p.type.layout, within=within)))
+        assert len(found) == len(whole), "an axis of a part was merged with one that it has to stay apart from"
+        return Param(p.name, TensorType(p.type.dtype, shape, replace(p.type.layout, within=tuple(found.items()))))
 
     return replace(f, params=tuple(map(of, f.params)), results=tuple(map(of, f.results)))
 

@@ -12,6 +12,7 @@ from math import lcm
 from occ.compiler.ir.build_te import occurring
 from occ.compiler.ir.dim import Dim, Sym, evaluate, monomial, product, substitute, symbol, symbols
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.layout import ROW
 from occ.compiler.ir.te.expr import COMPARISONS, Axis, Binary, Const, Expr, Index, Load, Reduce, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_of, axis_symbol, axis_symbols, is_axis, to_dim, within
@@ -19,7 +20,7 @@ from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.schedule import Arg, Directive
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.ir.types import TensorType
-from occ.compiler.passes.te.bind_dims import bind_dims, with_dims
+from occ.compiler.passes.te.bind_dims import bind_dims, with_dims, without_whole_parts
 from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, loop_facts
 from occ.compiler.passes.te.scaled_dims import scaled
@@ -27,6 +28,9 @@ from occ.compiler.passes.te.scaled_dims import scaled
 SMALL = 8  # extents up to this stay numbers: taps of windows, colour channels, unrolled loops
 PLANE = 128  # and these, of planes that windows slide over which sum taps and colours alone
 _NEAR = 8  # how much a derived size may differ from a multiple of another one: borders of windows
+
+# Schedules whose kernels find rows by a pitch, also of whole tensors: it costs Winograd 0.98 to 1.00, products 1.01.
+_OF_PARTS = ("winograd",)
 
 _TRIALS = 4  # attempts: each leaves those numbers alone with which the previous one failed
 
@@ -39,17 +43,18 @@ class General:
 
     Attributes:
         function: its dims are those of the original one, followed by new ones.
-        values: values of the new dims, in order.
+        values: values of the new dims, in order, in terms of the old ones.
         factors: multipliers of the old dims' values, by name; mostly 1.
     """
 
     function: TeFunc
-    values: tuple[int, ...]
+    values: tuple[Dim, ...]
     factors: Mapping[str, int] = field(default_factory=dict)
 
     def dims(self, given: Sequence[Dim]) -> tuple[Dim, ...]:
         """What a call passes, given what it passed before."""
-        return (*(d * self.factors.get(n, 1) for n, d in zip(self.function.dims, given, strict=False)), *self.values)
+        known = {n: d * self.factors.get(n, 1) for n, d in zip(self.function.dims, given, strict=False)}
+        return (*known.values(), *(substitute(v, known) for v in self.values))
 
 
 def generalized(f: TeFunc) -> General | None:
@@ -87,7 +92,7 @@ def _with_sizes(f: TeFunc) -> General | None:
         for _ in range(_TRIALS):
             made = _Sizes(f, frozenset(kept), merged=merged).general()
             known = dict(zip(made.function.dims[len(f.dims) :], made.values, strict=True))
-            if bind_dims(made.function, known).without_notes() != f.without_notes():
+            if without_whole_parts(bind_dims(made.function, known)).without_notes() != f.without_notes():
                 break
             lost = set(_uncertain(f, certain, made.function))
             if not lost:
@@ -160,11 +165,14 @@ class _Sizes:
     def __init__(self, f: TeFunc, kept: frozenset[int], *, merged: bool) -> None:
         self.f, self.kept = f, kept
         self.facts: LoopFacts = loop_facts(f)
+        self.of_parts = any(d.rule in _OF_PARTS for d in f.schedule)
         self.parent: dict[Slot, Slot] = {}
         self.number: dict[Slot, int] = {}  # by slot, if it has one
         self.size: dict[Slot, Dim] = {}  # by root of the class
         self.values: dict[str, int] = {}
         self.slid: set[Slot] = {(name, -1) for s in f.stages for name in slid_axes(s)}
+        self.computed: dict[str, Dim] = {}  # by the call, of its other dims
+        self.free: list[str] = []  # new dims, in order
         self._slots()
         self._same()
         if merged:
@@ -227,21 +235,29 @@ class _Sizes:
         stages = tuple(self._stage(s) for s in self.f.stages)
         params = tuple(self._typed(p) for p in self.f.params)
         schedule = self._schedule(params)
-        shapes = {s.name: s for s in stages}
-        results = tuple(replace(r, type=r.type.with_shape(shapes[r.name].shape)) for r in self.f.results)
+        results = tuple(self._typed(r) for r in self.f.results)
         f = replace(self.f, params=params, stages=stages, results=results, schedule=schedule)
-        f = replace(f, dims=(*f.dims, *self.values))
-        return General(named_by_role(f, set(self.values)), tuple(self.values.values()))
+        f = replace(f, dims=(*f.dims, *self.free))
+        return General(named_by_role(f, {*self.values}), tuple((self.values | self.computed)[n] for n in self.free))
 
     def _typed(self, p: Param) -> Param:
-        return replace(p, type=p.type.with_shape(tuple(self._dim((p.name, k), d) for k, d in enumerate(p.type.dims))))
+        layout, shape = p.type.layout, tuple(self._dim((p.name, k), d) for k, d in enumerate(p.type.dims))
+        within = layout.within
+        if layout == ROW and self.of_parts and len(shape) > 1 and isinstance(shape[-1], Sym):
+            within = ((len(shape) - 1, p.type.dims[-1]),)
+        around = tuple((k, self._symbol(n)) for k, n in within)
+        return replace(p, type=TensorType(p.type.dtype, shape, replace(layout, within=around)))
 
     def _dim(self, slot: Slot, extent: Dim) -> Dim:
         return self.size.get(self._root(slot), extent) if isinstance(extent, int) else extent
 
-    def _symbol(self, value: int, least: int = 1) -> Sym:
-        name = f"D{len(self.f.dims) + len(self.values)}"
-        self.values[name] = value
+    def _symbol(self, value: Dim, least: int = 1) -> Sym:
+        name = f"D{len(self.f.dims) + len(self.free)}"
+        self.free.append(name)
+        if isinstance(value, int):
+            self.values[name] = value
+        else:
+            self.computed[name] = value
         return symbol(name, least)
 
     def _base(self, slot: Slot) -> None:
@@ -360,7 +376,8 @@ class _Sizes:
     # the schedule
 
     def _schedule(self, params: Sequence[Param]) -> tuple[Directive, ...]:
-        blocks = {k: n for k in sorted(self.facts.blocks) if isinstance(n := self.f.schedule[k].args[3], int)}
+        factors = {k: self.f.schedule[k].args[3] for k in sorted(self.facts.blocks)}
+        blocks = {k: n for k, n in factors.items() if isinstance(n, int) or (isinstance(n, Sym) and not n.is_symbol)}
         lengths = {k: self._symbol(n, 1) for k, n in blocks.items()}
         wide = {p.name: p.type for p in params}
 

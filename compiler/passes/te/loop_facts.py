@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from math import lcm
 
-from occ.compiler.ir.dim import is_multiple
+from occ.compiler.ir.dim import Sym, is_multiple
 from occ.compiler.ir.te.function import Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.te.schedule import Directive
 
@@ -108,8 +108,8 @@ class _Walk:
         loop, tail = self._loop(d, str(name)), str(rest[0]) if rest else "Auto"
         self._counts_on(loop)
         scope = d.stage, d.update, d.variant
-        if tail == "GuardWithIf" and isinstance(factor, int):
-            if not self._holds_stages(d.stage, str(inner)):
+        if tail == "GuardWithIf":
+            if isinstance(factor, Sym) or not self._holds_stages(d.stage, str(inner)):
                 self.found.blocks.add(k)
             elif loop.axis:
                 self.whole[k] = loop.axis
@@ -120,8 +120,10 @@ class _Walk:
         self.loops[(*scope, str(inner))] = _Loop("", 1, k)
 
     def _holds_stages(self, stage: str, inner: str) -> bool:
-        """Whether a stage is computed for a whole loop at once, which takes memory of known size."""
-        at = {str(d.args[1]) for d in self.f.schedule if d.call == "compute_at" and d.args[0] == stage}
+        """Whether a stage without a bound of its memory is computed for all of a loop at once."""
+        bounded = {d.stage for d in self.f.schedule if d.call == "bound_storage"}
+        homes = (d for d in self.f.schedule if d.call == "compute_at" and d.args[0] == stage)
+        at = {str(d.args[1]) for d in homes if d.stage not in bounded}
         orders = [
             d.args for d in self.f.schedule if (d.stage, d.call, d.update) == (stage, "reorder", 0) and inner in d.args
         ]

@@ -13,7 +13,7 @@ from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.prefetch import fetch_ahead
+from occ.compiler.passes.schedule.prefetch import STREAMED, fetch_ahead
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, stages_by_role
 from occ.compiler.targets.machine import Machine
 
@@ -100,7 +100,7 @@ class _Winograd:
         # One block: threads share the result's channels, and each transforms the input for itself. Sharing the
         # transformed input costs more, because the cores then fetch it from each other's caches.
         count, cores, one = -(-panels // self.width), self.facts.machine.cores, self._one_block
-        shared = one is not False and count > 1 and cores > 1
+        shared = one is not False and (count > 1 or one is None) and cores > 1
         panel, columns = out.split(o, self.width, tail, "cq" if shared else "pq")
         vectors, lane = out.split(columns, self.lanes, into="uv", root=o)
         task: list[Loop] = []
@@ -187,7 +187,8 @@ class _Winograd:
         vectors, lane = update.split(o, self.lanes, into="wx")
         update.reorder(lane, vectors, t, r, g, e)
         update.vectorize(lane).unroll(vectors).unroll(t).unroll(r, self.facts.hint.unroll or 4)
-        fetch = fetch_ahead(acc, self.weights, 2, self.facts)  # the panels of a point follow each other
+        least = 0 if self.symbolic else STREAMED  # of symbolic sizes there is one kernel, whatever the channels
+        fetch = fetch_ahead(acc, self.weights, 2, self.facts, least=least)  # the panels of a point follow each other
         return [*p.directives, *start.directives, *update.directives, *fetch]
 
     @property
