@@ -43,7 +43,7 @@ class JitOptions(InterpOptions, _DeferredOptions):
     cache: Literal["as-is", "int8"] = option(
         "as-is",
         "`int8` has growing caches of 8-bit codes, with a scale for each head of each token: about a quarter of "
-        "the memory, and scores off by 0.5 %",
+        "the memory; docs/language-models.md has what it costs in accuracy",
     )
 
 
