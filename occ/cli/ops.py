@@ -1,4 +1,4 @@
-"""`occ ops`: lists the supported operators, with those of installed packages."""
+"""`occ ops`: the supported operators, and those that installed packages add."""
 
 from __future__ import annotations
 
