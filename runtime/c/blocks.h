@@ -26,8 +26,8 @@ static bool has_reserve() { return false; }
 
 namespace {
 
-// Scratch blocks are kept: a fresh large block costs a page fault every 4 KiB. Each thread keeps its own, as long as there
-// are shelves: a line of memory that several threads write to costs more than a small kernel.
+// Scratch blocks are reused: a fresh large block costs a page fault every 4 KiB. Each thread has its own shelf while
+// there are enough: a cache line that several threads write to costs more than a small kernel.
 struct alignas(64) Shelf {
     std::atomic<void *> blocks[8]{};
 };
@@ -51,7 +51,7 @@ __attribute__((destructor)) void free_shelves() {  // the library may be unloade
 
 extern "C" {
 
-#if defined(OCC_ADDRESS_SANITIZER)  // blocks of just the size that kernels ask for, so that it sees what lies beyond them
+#if defined(OCC_ADDRESS_SANITIZER)  // blocks of exactly the requested size, so that the sanitizer sees accesses beyond them
 void *halide_malloc(void *, size_t size) {
     void *memory;
     if (!posix_memalign(&memory, 64, size)) return memory;
@@ -73,10 +73,10 @@ static void keep(void *block) {
     free(block);
 }
 
-// The smallest kept block that has room. Where none has, the largest of those that are too small makes way for the one that is
-// made then: so a thread comes to as many blocks as its kernels have at a time, each as large as they want, whatever their order,
-// and holds one block, not two, for what grows from run to run. To free what is too large for a request would have kernels of
-// unlike sizes free each other's: 0.1 ms of page faults in a run of 2.6 ms.
+// The smallest kept block that is large enough. If none is, the largest of the others is freed, and the caller
+// allocates a new one. So a thread ends up with as many blocks as its kernels use at a time, each as large as they need
+// in any order. For sizes that grow from run to run it keeps one block, not two. Freeing blocks that are too large
+// would let kernels of different sizes free each other's blocks: 0.1 ms of page faults in a run of 2.6 ms.
 static void *kept_block(size_t size) {
     void *found = nullptr, *other = nullptr;
     const auto small = [size](void *block) { return capacity_of(block) < size ? capacity_of(block) : 0; };
@@ -105,7 +105,7 @@ static void *new_block(size_t size) {
 }
 
 void *halide_malloc(void *, size_t size) {
-    void *memory = has_reserve() ? nullptr : kept_block(size);  // there nothing is kept from one kernel to the next
+    void *memory = has_reserve() ? nullptr : kept_block(size);  // reserved memory is not kept between kernels
     if (!memory) memory = new_block(size);
     if (memory) return hold(memory);
     leave_kernel();

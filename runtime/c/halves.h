@@ -1,5 +1,5 @@
-// What LLVM calls where a processor has no half floats; libgcc has these for other processors. Halves are passed as their
-// bits. Part of pool.cpp.
+// Conversions of half floats that LLVM calls on processors without them; libgcc only has these for other processors.
+// Halves are passed as their bits. Part of pool.cpp.
 #include <cstdint>
 #include <cstring>
 
@@ -29,7 +29,7 @@ __attribute__((weak)) float __extendhfsf2(uint16_t half) {
     uint32_t x = (uint32_t(half & 0x7fff) << 13) + (exponent == 0x7c00 ? 224u << 23 : exponent ? 112u << 23 : 113u << 23);
     float value;
     memcpy(&value, &x, sizeof value);
-    if (!exponent) value -= 0x1p-14f;  // subnormal: what stands after the point has no 1 before it
+    if (!exponent) value -= 0x1p-14f;  // subnormal: there is no implicit leading 1
     memcpy(&x, &value, sizeof x);
     x |= sign;
     memcpy(&value, &x, sizeof value);

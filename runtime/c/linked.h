@@ -1,4 +1,4 @@
-// What a program brings along of a model that is linked into it; NAME.cpp of `occ build --emit static` includes this.
+// A model that is linked into a program; NAME.cpp of `occ build --emit static` includes this.
 #pragma once
 #include "occ.h"
 

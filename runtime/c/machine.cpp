@@ -1,4 +1,4 @@
-// Whether this machine has what kernels were compiled for.
+// Whether this machine has the features that kernels were compiled for.
 #include "machine.h"
 
 #include <cstring>
@@ -59,7 +59,7 @@ const Feature features[] = {
 const Feature features[] = {{"", [] { return true; }}};
 #endif
 
-// Calls `found` for each feature that a Halide target names, until it returns true.
+// Calls `found` for each feature in the name of a Halide target, until it returns true.
 template<typename F> const Feature *find(const char *machine, F found) {
     for (const char *word = machine; word; word = strchr(word, '-') ? strchr(word, '-') + 1 : nullptr) {
         const size_t length = strcspn(word, "-");

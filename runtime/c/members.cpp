@@ -1,4 +1,4 @@
-// Format of zips: APPNOTE.TXT of PKWARE, sections 4.3 and 4.5.3. Every offset is checked before it is used.
+// Reads members of zips: APPNOTE.TXT of PKWARE, sections 4.3 and 4.5.3. Every offset is checked before it is used.
 #ifdef __linux__
 #include "members.h"
 
@@ -25,7 +25,7 @@ struct Directory {
     uint64_t count, size, offset;
 };
 
-// The central directory, by the record at the end of the zip.
+// Finds the central directory by the record at the end of the zip.
 bool find_directory(Bytes zip, Directory &found) {
     constexpr size_t kEnd = 22, kLocator = 20, kEnd64 = 56;
     if (zip.size < kEnd) return false;
@@ -126,7 +126,7 @@ static const unsigned char *search(Bytes text, const char *part) {
     return static_cast<const unsigned char *>(memmem(text.data, text.size, part, strlen(part)));
 }
 
-// What stands from `start` on, after what it begins with and before what ends it; false if that is not so, or it is too long.
+// The text from `start` on, between its prefix and its suffix; false if they are missing or the text is too long.
 static bool between(Bytes text, const unsigned char *start, const char *before, const char *after, char *found, size_t size) {
     const size_t skipped = strlen(before), left = size_t(text.data + text.size - start);
     if (left < skipped || memcmp(start, before, skipped)) return false;

@@ -10,22 +10,23 @@ struct Members {
     Bytes zip;                     // or, if `folder` is set, nothing
     const char *folder = nullptr;  // path
 
-    // What names begin with, for the members of a further machine: `machines/NAME/`.
+    // Prefix of names, for the members of a further machine: `machines/NAME/`.
     char prefix[256] = "";
 
     // A member. Those of folders are mapped, and released by the caller.
     Found find(const char *name, Mapping &member) const;
 };
 
-// The digest that a manifest gives a member; false if it has none. The manifest is not parsed: `"name":"64 digits"` can only be
-// an entry of its table of digests, as quotes within texts are escaped, and a damaged manifest has no right digest.
+// The digest of a member in a manifest; false if it has none. The manifest is not parsed. `"name":"64 digits"` can only
+// be an entry of its table of digests, since quotes within texts are escaped; and a damaged manifest has no right
+// digest.
 bool digest_in(Bytes manifest, const char *name, char hex[65]);
 bool contains(Bytes text, const char *part);
-// The machine that a manifest names first, with the features that its code needs; empty if it names none.
+// The first machine in a manifest, with the features that its code needs; empty if there is none.
 void machine_in(Bytes manifest, char *machine, size_t size);
-// The machine that a manifest has further code for, the first after `at`, which is moved past it; false if there is none.
+// The next machine after `at` that a manifest has code for; moves `at` past it. False if there is none.
 bool next_machine(Bytes manifest, size_t &at, char *machine, size_t size);
-// Whether all that is opened in a text of JSON is closed, so that it is not cut off.
+// Whether all brackets of a JSON text are closed, so that it is not cut off.
 bool is_whole(Bytes json);
 
 }  // namespace occ::runtime

@@ -1,4 +1,4 @@
-// Where memory comes from: the heap, or what the program has set aside for it.
+// Allocates memory: from the heap, or from what the program has set aside.
 #include "model.h"
 
 #include <atomic>
@@ -9,7 +9,7 @@ namespace occ::runtime {
 
 namespace {
 
-// Blocks lie one after the other, each with its header in front, and fill what was set aside.
+// Blocks fill the reserved memory one after the other, each with its header in front.
 struct Piece {
     size_t size;  // with the header, a multiple of kAlignment
     bool taken;
@@ -17,7 +17,7 @@ struct Piece {
 
 struct Reserve {
     char *base = nullptr;
-    size_t size = 0, peak = 0, pieces = 0;  // pieces that are taken
+    size_t size = 0, peak = 0, pieces = 0;  // pieces in use
     std::atomic_flag busy = ATOMIC_FLAG_INIT;
 };
 Reserve reserve;
@@ -33,7 +33,7 @@ public:
 
 Piece *at(size_t offset) { return reinterpret_cast<Piece *>(reserve.base + offset); }
 
-// The first free piece that is large enough; free neighbours become one on the way.
+// The first free piece that is large enough; merges free neighbours on the way.
 void *first_fit(size_t size) {
     for (size_t k = 0; k < reserve.size; k += at(k)->size) {
         Piece *p = at(k);

@@ -1,4 +1,4 @@
-// What a model is, without its runs: its ports and weights, made from the facts in its library.
+// A model without its runs: its ports and weights, built from the facts in its library.
 #include "machine.h"
 #include "model.h"
 
@@ -10,7 +10,7 @@ occ_model *empty_model() {
     return static_cast<occ_model *>(zeroed_memory(sizeof(occ_model)));
 }
 
-// The ports of some rows, their extents and symbols in one piece of memory behind them.
+// The ports of some rows, followed by their extents and symbols in one piece of memory.
 static void fill_ports(const Facts *facts, Rows rows, occ_port *ports, int64_t *&extents, const char **&symbols) {
     for (uint32_t k = 0; k < rows.count; k++) {
         const PortFacts &p = facts->rows<PortFacts>(rows)[k];
@@ -52,7 +52,7 @@ int prepare_model(occ_model *m) {
         if (kind & kExtentsOfARun) m->told_by_runs = true;
     }
     const size_t count = f->inputs.count + f->outputs.count, all = m->input_extents + m->output_extents;
-    const size_t ports = (count * sizeof(occ_port) + 7) / 8 * 8;  // extents are aligned behind them
+    const size_t ports = (count * sizeof(occ_port) + 7) / 8 * 8;  // extents follow them, aligned
     m->ports = static_cast<occ_port *>(aligned_memory(ports + all * (sizeof(int64_t) + sizeof(char *)) + 1));
     m->weights = static_cast<const void **>(aligned_memory((f->weights.count + 1) * sizeof(void *)));
     if (!m->ports || !m->weights) return fail(nullptr, OCC_ERROR_MEMORY, "there is no memory for a model");
@@ -66,7 +66,7 @@ int prepare_model(occ_model *m) {
                         m->ports[k].rank, OCC_MAX_RANK);
         }
     }
-    m->threads = has_reserve() ? 1 : default_threads();  // which reads files
+    m->threads = has_reserve() ? 1 : default_threads();  // it reads files
     return OCC_OK;
 }
 

@@ -1,4 +1,4 @@
-// A model that is open. Nothing here throws, and nothing needs the C++ library.
+// An open model. Nothing here throws, and nothing needs the C++ library.
 #pragma once
 #include "call.h"
 #include "facts.h"
@@ -13,7 +13,7 @@ struct Bytes {
 };
 
 struct Mapping : Bytes {
-    void *base = nullptr;  // what munmap takes, or null
+    void *base = nullptr;  // for munmap, or null
     size_t length = 0;
 
     int map(int fd, size_t offset, size_t count);  // 0, or an errno
@@ -26,11 +26,11 @@ struct Block {
     Block *next;
     occ_call call;
     int64_t *extents, *results;
-    int64_t *room;       // bytes of outputs that nothing bounds; -1 of the others
+    int64_t *room;       // bytes of outputs with unbounded extents; -1 for the others
     const void **inputs;
     void **outputs;
-    bool known;          // `results` and `call.needed` are those of `extents`
-    void *scratch;       // holds `call.memory`, then room for outputs at other addresses than kernels want
+    bool known;          // `results` and `call.needed` are valid for `extents`
+    void *scratch;       // holds `call.memory`, then staging buffers of misaligned outputs
     size_t capacity;     // of scratch
 };
 
@@ -49,15 +49,15 @@ struct occ_model {
     occ_port *ports;  // inputs, then outputs
     const void **weights;
     size_t input_extents, output_extents;
-    size_t output_results;  // numbers that the entry tells of the extents of outputs
-    bool told_by_runs;      // some of them, which data decide, after a run only
+    size_t output_results;  // numbers that the entry reports about the extents of outputs
+    bool told_by_runs;      // some of them depend on data, and are known after a run only
 
     occ::runtime::Block *idle;  // see run.cpp for its lock
 
     void *library;  // of dlopen, or null
     int library_file;
     void (*unload)(occ_model *);  // closes both, or null
-    occ::runtime::Mapping file, weights_file;  // the artifact; and its weights, where they are a file of their own
+    occ::runtime::Mapping file, weights_file;  // the artifact; and its weights, if they are in a separate file
     occ::runtime::Bytes weights_bytes;
     void *weights_copy;
     char weights_digest[65];
@@ -67,29 +67,29 @@ namespace occ::runtime {
 
 constexpr size_t kAlignment = 64;
 
-// Notes an error of this thread and returns its status.
+// Records an error of this thread and returns its status.
 __attribute__((format(printf, 3, 4))) int fail(const occ_model *model, int status, const char *format, ...);
 
-// Memory at multiples of kAlignment, null if there is none; `free_memory` takes it back, and null.
+// Memory aligned to kAlignment; null if there is none. `free_memory` frees it; null is allowed.
 void *aligned_memory(size_t size);
 void *zeroed_memory(size_t size);
 void free_memory(void *memory);
 // Whether the program has set memory aside (occ_use_memory).
 bool has_reserve();
 int default_threads();
-// Around some loads and stores of the idle blocks of models, of all of them.
+// Guard some loads and stores of the idle blocks of all models.
 void lock_idle();
 void unlock_idle();
 void sha256_hex(const unsigned char *data, size_t size, char hex[65]);
 
-// Builds the model around what its library tells; takes over nothing on failure.
+// Builds the model from its library's facts; takes over nothing on failure.
 int prepare_model(occ_model *model);
-// Whether this processor has what the code of the model says that it needs.
+// Whether this processor has the features that the model's code requires.
 int check_features(const occ_model *model);
 occ_model *empty_model();
 int use_weights(occ_model *model, Bytes bytes);
 
-// What all functions that open do: a model that `fill` makes, or none.
+// Common part of all functions that open a model, which `fill` builds.
 template<typename F> int open_model(occ_model **model, F fill) {
     if (!model) return fail(nullptr, OCC_ERROR_ARGUMENT, "there is no place for the model");
     *model = nullptr;

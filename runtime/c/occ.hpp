@@ -1,7 +1,7 @@
 // Models and tensors for C++14 and later that free themselves. Errors are exceptions.
 #pragma once
 #if __cplusplus < 201402L
-#error "occ.hpp needs C++14 or later: compile with -std=c++14, or include occ.h, which C++11 takes"
+#error "occ.hpp needs C++14 or later: compile with -std=c++14, or include occ.h, which C++11 accepts"
 #else
 #include "occ.h"
 
@@ -30,7 +30,7 @@ template<> struct Dtype<uint64_t> { static constexpr occ_dtype value = OCC_U64; 
 
 template<typename T> constexpr occ_dtype dtype_of = detail::Dtype<T>::value;
 
-// A tensor; its memory is the caller's, or the library's and freed with it.
+// A tensor. Its memory is the caller's, or the library's and freed with the tensor.
 struct Tensor : occ_tensor {
     Tensor() : occ_tensor{} {}
     template<typename T> Tensor(T *given, std::initializer_list<int64_t> shape) : Tensor() {
@@ -63,13 +63,13 @@ class Model {
 
 public:
     explicit Model(const std::string &path) { check(occ_open(path.c_str(), &model)); }
-    explicit Model(occ_model *opened) : model(opened) {}  // such as by NAME_open
+    explicit Model(occ_model *opened) : model(opened) {}  // for example by NAME_open
     Model(Model &&other) noexcept : model(std::exchange(other.model, nullptr)) {}
     Model &operator=(Model other) noexcept { return std::swap(model, other.model), *this; }
     ~Model() { occ_close(model); }
     operator occ_model *() const { return model; }
 
-    // Runs; tensors of `outputs` are used again if they are given.
+    // Runs the model; reuses tensors of `outputs` if there are any.
     void run(const std::vector<Tensor> &inputs, std::vector<Tensor> &outputs) {
         outputs.resize(occ_outputs(model));
         std::vector<occ_tensor> in(inputs.begin(), inputs.end()), out(outputs.size());

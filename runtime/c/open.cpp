@@ -22,7 +22,7 @@ namespace {
 constexpr size_t kMachineLength = 200;
 constexpr char kManifest[] = "manifest.json", kLibrary[] = "kernels/model.so", kWeights[] = "weights.bin";
 
-// A member that the caller releases; what it is of is `label`.
+// A member that the caller releases; `label` names its file.
 int find(const Members &members, const char *label, const char *name, Mapping &member) {
     switch (members.find(name, member)) {
         case Found::yes: return OCC_OK;
@@ -48,13 +48,13 @@ void unload(occ_model *m) {
     if (m->library_file >= 0) close(m->library_file);
 }
 
-// Whether all that the loader maps is there: it would not notice, and the process would end with SIGBUS.
+// Whether everything that the loader maps is there: it would not notice, and the process would end with SIGBUS.
 bool is_whole_library(Bytes code) {
     ElfW(Ehdr) head;
     if (code.size < sizeof head) return false;
     memcpy(&head, code.data, sizeof head);
     if (memcmp(head.e_ident, ELFMAG, SELFMAG) || (head.e_ident[EI_CLASS] != ELFCLASS64 && head.e_ident[EI_CLASS] != ELFCLASS32)) return false;
-    if (head.e_ident[EI_CLASS] != (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)) return true;  // of another machine, which is refused
+    if (head.e_ident[EI_CLASS] != (sizeof(void *) == 8 ? ELFCLASS64 : ELFCLASS32)) return true;  // of another machine, which is rejected
     if (head.e_phentsize != sizeof(ElfW(Phdr)) || head.e_phoff > code.size) return false;
     if (head.e_phnum > (code.size - head.e_phoff) / sizeof(ElfW(Phdr))) return false;
     for (int k = 0; k < head.e_phnum; k++) {
@@ -65,15 +65,16 @@ bool is_whole_library(Bytes code) {
     return true;
 }
 
-// Whether a file that exists cannot be opened because no more may be: the loader does not tell.
+// Whether an existing file cannot be opened because too many are open: the loader does not say so.
 bool too_many_files(const char *path) {
     const int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd >= 0) close(fd);
     return fd < 0 && (errno == EMFILE || errno == ENFILE);
 }
 
-// Load code from memory: through a nameless file, or a temporary one where /proc does not show it. The file stays open
-// with the library: the loader takes two files of one name for the same library, and a number in use is not given again.
+// Load code from memory: through an anonymous file, or a temporary one if /proc does not show it. The file stays open
+// with the library: the loader takes two files with the same name for one library, and a descriptor in use is not
+// reused.
 int load_code(occ_model *m, Bytes code, const char *label) {
     char path[512];
     m->unload = unload;
@@ -98,7 +99,7 @@ int load_code(occ_model *m, Bytes code, const char *label) {
     return fail(nullptr, OCC_ERROR_UNSUPPORTED, "the code of `%s` does not load on this machine: %s", label, dlerror());
 }
 
-// `e_machine` of ELF files for the kinds of machines that artifacts are made for, and for this one.
+// `e_machine` of ELF files for this machine and for the machines that artifacts can be built for.
 #if defined(__x86_64__)
 constexpr int kMachine = EM_X86_64;
 #elif defined(__aarch64__)
@@ -163,14 +164,14 @@ int load_library(occ_model *m, const Members &members, Bytes manifest, const cha
     return prepare_model(m);
 }
 
-// The length of what people read of a machine; what follows says how kernels are called.
+// The length of the readable part of a machine's name; the rest says how kernels are called.
 int shown(const char *machine) {
     const char *end = strstr(machine, "-no_runtime");
     return int(end ? size_t(end - machine) : strlen(machine));
 }
 
-// Of the machines that there is code for, this one takes that which asks for most features; `prefix` is where its members are.
-// Nothing of the code is loaded before.
+// Selects, of the machines that there is code for, the one that requires most features of this one; sets `prefix` to
+// its members. No code is loaded before.
 int choose_machine(Bytes manifest, const char *label, char *prefix, size_t size) {
     char first[kMachineLength], other[kMachineLength], listed[512];
     machine_in(manifest, first, sizeof first);
@@ -192,11 +193,11 @@ int choose_machine(Bytes manifest, const char *label, char *prefix, size_t size)
         return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` has code for %s; this machine %s%s: build it for this one too", label, listed,
                     lacks ? "lacks " : "is of another kind", lacks ? lacks : "");
     }
-    if (!lacks) return OCC_OK;  // of another kind, which the code says
+    if (!lacks) return OCC_OK;  // of another kind, as the code says
     return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built for a processor with %s, which this one lacks", label, lacks);
 }
 
-// Goes on with the members of the machine that is chosen.
+// Continues with the members of the selected machine.
 int enter_machine(Members &members, Mapping &manifest, const char *label) {
     char prefix[sizeof members.prefix] = "", name[sizeof prefix + sizeof kManifest], found[65], given[65];
     if (!is_whole(manifest)) {
@@ -214,7 +215,7 @@ int enter_machine(Members &members, Mapping &manifest, const char *label) {
     return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` does not have its digest: build it again", name, label);
 }
 
-// The weights of the machine, or those that it shares with the first.
+// The weights of the machine, or those it shares with the first.
 int find_weights(Members &members, const char *label, Mapping &weights) {
     if (*members.prefix && members.find(kWeights, weights) == Found::missing) *members.prefix = 0;
     return weights.data ? OCC_OK : find(members, label, kWeights, weights);

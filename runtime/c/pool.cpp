@@ -1,6 +1,6 @@
-// What kernels need at run time: threads for their parallel loops, scratch memory, and the loop over kernels.
-// Built into every model library and into libocc; the first of them in a process lends its pool to the others
-// (occ_share_pool), so that several models and several threads of a host share one set of workers.
+// What kernels need at run time: threads for their parallel loops, scratch memory, and the loop over kernels. Every
+// model library has it, and libocc. The first in a process shares its pool with the others (occ_share_pool), so that
+// several models and several threads of a host use one set of workers.
 #ifdef __linux__
 #include <cstdint>
 #include <cstdio>
@@ -20,7 +20,7 @@ namespace {
 
 thread_local char tls_message[256];
 
-// Tasks of a kernel of this library in groups, as threads take them; a pool of another library may run those.
+// Tasks of a kernel of this library in groups, as threads take them; a pool of another library may run them.
 struct Groups {
     halide_task_t task;
     uint8_t *closure;
@@ -59,7 +59,7 @@ template <typename F> int left_whole(F call) {
 
 extern "C" {
 
-// The pool. Visible, so that of several libraries that a program is linked with all take that of the first.
+// The pool. It is visible: all libraries that a program is linked with use the first one's.
 __attribute__((visibility("default"))) int occ_pool_1(halide_task_t task, int min, int size, uint8_t *closure, int threads) {
     return par_for(task, min, size, closure, threads);
 }
@@ -85,7 +85,7 @@ int halide_do_par_for(void *, halide_task_t task, int min, int size, uint8_t *cl
     return code;
 }
 
-#if defined(OCC_THREAD_SANITIZER)  // kernels call these, and the libtsan of GCC 12 lacks them; what they call is watched
+#if defined(OCC_THREAD_SANITIZER)  // kernels call these, and the libtsan of GCC 12 lacks them; it watches the functions that they call
 __attribute__((weak)) void *__tsan_memcpy(void *to, const void *from, size_t size) { return memcpy(to, from, size); }
 __attribute__((weak)) void *__tsan_memmove(void *to, const void *from, size_t size) { return memmove(to, from, size); }
 __attribute__((weak)) void *__tsan_memset(void *to, int value, size_t size) { return memset(to, value, size); }
@@ -100,14 +100,14 @@ int halide_error_out_of_memory(void *) {
     return -11;
 }
 
-// The pool of this library, and its replacement by that of another one.
+// Get and replace the pool of this library.
 occ_par_for_t occ_pool() { return shared_par_for; }
 void occ_share_pool(occ_par_for_t pool) { shared_par_for = pool; }
 
 // Text of the last error of this thread.
 const char *occ_message() { return tls_message; }
 
-// Around the kernels of one run: how many threads they may use. `occ_enter` returns what `occ_leave` takes.
+// Enclose the kernels of one run and set the number of their threads. `occ_enter` returns the argument of `occ_leave`.
 int occ_enter(int threads) {
     int before = tls_threads;
     tls_threads = threads;
@@ -117,27 +117,27 @@ int occ_enter(int threads) {
 
 void occ_leave(int before) { tls_threads = before; }
 
-// The loop that the runs of this thread take in the place of the pool, from now on; returns the one before.
+// Sets the loop that runs of this thread use instead of the pool; returns the previous one.
 occ_lent occ_lend(occ_lent lent) {
     const occ_lent before = tls_lent;
     tls_lent = lent;
     return before;
 }
 
-// Runs a kernel that leaves its parallel loop to its caller; its error code.
+// Runs a kernel that leaves its parallel loop to its caller; returns its error code.
 int32_t occ_pool_tasks(void *kernel, void *args, int32_t tasks) {
     const int parts = tls_threads < tasks ? tls_threads : tasks;
     Ranges ranges{reinterpret_cast<occ_ranged_kernel_t>(kernel), args, tasks, parts};
     return shared_par_for(run_range, 0, parts, reinterpret_cast<uint8_t *>(&ranges), parts);
 }
 
-// Runs a kernel; its error code.
+// Runs a kernel; returns its error code.
 int occ_run_kernel(occ_kernel_t kernel, void **args) {
     const int code = left_whole([=] { return kernel(args); });
     return code == kNoMemory ? halide_error_out_of_memory(nullptr) : code;
 }
 
-// The same on this thread alone, for kernels that are done before another thread would have begun.
+// The same on this thread alone, for kernels that finish before a second thread would start.
 int occ_run_kernel_alone(occ_kernel_t kernel, void **args) {
     tls_depth++;
     const int code = occ_run_kernel(kernel, args);

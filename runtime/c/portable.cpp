@@ -1,5 +1,6 @@
-// Files, memory and parallel loops with nothing but the C library, for WebAssembly and other systems that are not Linux: files
-// are read, and kernels run on the thread that calls, or in a parallel loop of the caller. Models are linked into the program.
+// Files, memory and parallel loops with only the C library, for WebAssembly and other systems than Linux. Files are
+// read, not mapped. Kernels run on the calling thread, or in a parallel loop of the caller. Models are linked into the
+// program.
 #ifndef __linux__
 #include "model.h"
 
@@ -52,7 +53,7 @@ using Ranged = int (*)(void *args, int begin, int end);
 
 struct Run {
     int threads = 1, depth = 0;  // a loop inside a task runs on its own thread
-    occ_lent lent = {};  // the loop of the caller that runs take, and its error
+    occ_lent lent = {};  // the caller's loop for runs, and its error
     char message[256] = "";
 };
 thread_local Run run;
@@ -73,7 +74,7 @@ int task_of(void *loop, int k) {
     return code;
 }
 
-// Of an artifact, whose code is a library for Linux.
+// Artifacts cannot be opened: their code is a library for Linux.
 int no_artifacts(occ_model **model) {
     if (model) *model = nullptr;
     return fail(nullptr, OCC_ERROR_UNSUPPORTED, "this system has no artifacts: link the model into the program (`--emit static`)");

@@ -1,4 +1,4 @@
-// Files and locks of Linux; portable.cpp has those of other systems.
+// Files and locks on Linux; portable.cpp has those of other systems.
 #ifdef __linux__
 #include "model.h"
 
@@ -11,7 +11,7 @@
 
 namespace occ::runtime {
 
-// The forking thread holds it during a fork, so that no other thread does, which the child would not have.
+// The forking thread holds it during a fork: a lock that another thread held would stay locked in the child.
 static pthread_mutex_t idle_lock = PTHREAD_MUTEX_INITIALIZER;
 
 void lock_idle() { pthread_mutex_lock(&idle_lock); }

@@ -1,11 +1,11 @@
-// How many f32 operations a second one core does: the speed that profiles compare with. Part of pool.cpp.
+// Measures the f32 operations per second of one core: the speed that profiles compare with. Part of pool.cpp.
 #include <time.h>
 
 namespace {
 
 #if defined(__x86_64__)
-// Independent multiply-adds in as many registers as hide their latency; returns operations. Not with `unroll-loops`: g++ 14 refuses the
-// constraints of asm in functions that ask for it.
+// Independent multiply-adds in enough registers to hide their latency; returns operations. Not with `unroll-loops`: g++
+// 14 rejects the constraints of asm in functions that request it.
 #define OCC_FMA_LOOP(V, LANES)                                                                                  \
     V x, y;                                                                                                      \
     for (int k = 0; k < LANES; k++) x[k] = 0.999f, y[k] = 0.001f;                                                \
@@ -26,9 +26,9 @@ __attribute__((target("avx512f"), optimize("O3", "fp-contract=fast"))) double fm
 
 }  // namespace
 
-// f32 operations per second that multiply-adds of vectors with so many lanes reach on one core, measured for about a millisecond; 0 if
-// not known. The caller says what the processor has: __builtin_cpu_supports would want libgcc's own list of that, in a library that is
-// linked without libgcc.
+// f32 operations per second that multiply-adds of vectors with this many lanes reach on one core, measured for about a
+// millisecond; 0 if unknown. The caller passes the processor's features: __builtin_cpu_supports would need libgcc's own
+// table, and the library is linked without libgcc.
 extern "C" double occ_fma_rate(int lanes) {
 #if defined(__x86_64__)
     double (*loop)(int) = lanes == 16 ? fma_16 : lanes == 8 ? fma_8 : nullptr;

@@ -1,4 +1,4 @@
-// Runs: checks, memory, one call of the native entry, and what errors say.
+// Runs: checks, memory, one call of the native entry, and texts of errors.
 #include "model.h"
 
 #include <cstdio>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kNoMemory = -11;  // of a kernel, see scratch.h
 constexpr int32_t kOutput = 3;  // the request for memory for an output, see docs/native.md
-constexpr int64_t kOpen = -2;   // in the place of the bytes of an output whose extents nothing bounds before a run
+constexpr int64_t kOpen = -2;   // instead of the bytes of an output whose extents are unbounded before a run
 
 Block *new_block(const occ_model *m) {
     const size_t n = m->facts->inputs.count, o = m->facts->outputs.count;
@@ -64,7 +64,7 @@ void put_back(occ_model *m, Block *b) {
     unlock_idle();
 }
 
-// Elements of a tensor; -1 for extents that no tensor has.
+// Elements of a tensor; -1 for invalid extents.
 int64_t elements(int32_t rank, const int64_t *extents) {
     int64_t n = 1;
     bool empty = false;
@@ -110,7 +110,7 @@ int check_input(const occ_model *m, const occ_port &p, const occ_tensor &t, bool
     return OCC_OK;
 }
 
-// Says where else the symbol of an axis is an extent: of the first axis that has it, which gave it its value.
+// Names the axis that gave a symbol its value: the first that has it.
 void tell_origin(const occ_model *m, const Block *b, const ConditionFacts &c, char *text, size_t size) {
     const char *symbol = m->ports[c.input].symbols[c.axis];
     const int64_t *at = b->extents;
@@ -124,7 +124,7 @@ void tell_origin(const occ_model *m, const Block *b, const ConditionFacts &c, ch
     }
 }
 
-// The condition of the extents that does not hold.
+// The condition on the extents that failed.
 int unfit(const occ_model *m, const Block *b) {
     const uint32_t number = uint32_t(b->call.detail) - 1;
     if (number >= m->facts->conditions.count) return fail(m, OCC_ERROR_INPUT, "the extents of the inputs do not fit the model");
@@ -139,7 +139,7 @@ int unfit(const occ_model *m, const Block *b) {
                 (long long)at[c.axis], text, origin);
 }
 
-// What went wrong in a run.
+// Describes what failed in a run.
 int explain(const occ_model *m, int32_t code, const Block *b) {
     if (code == OCC_INPUTS) return unfit(m, b);
     if (code == OCC_VERSION) return fail(m, OCC_ERROR_UNSUPPORTED, "`%s` has another native entry: build it again", occ_name(m));
@@ -167,7 +167,7 @@ int explain(const occ_model *m, int32_t code, const Block *b) {
     return fail(m, OCC_ERROR_RUN, "the kernel of node `%s` failed: code %d", nodes, b->call.detail);
 }
 
-// Have the sizes of outputs and of scratch memory for the extents of the inputs.
+// Compute the sizes of outputs and of scratch memory from the extents of the inputs.
 int learn(occ_model *m, Block *b, const occ_tensor *inputs, size_t n) {
     if (is_of(b, inputs, n)) return OCC_OK;
     int64_t *at = b->extents;
@@ -186,13 +186,13 @@ size_t rounded(size_t n) { return (n + kAlignment - 1) / kAlignment * kAlignment
 
 bool is_aligned(const void *p) { return reinterpret_cast<uintptr_t>(p) % kAlignment == 0; }
 
-// Bytes of a tensor, or -1 if there cannot be so many.
+// Bytes of a tensor; -1 if that overflows.
 int64_t bytes_of(int32_t dtype, int32_t rank, const int64_t *extents) {
     const int64_t n = elements(rank, extents), size = int64_t(occ_element_size(dtype));
     return n < 0 || n > INT64_MAX / 2 / size ? -1 : n * size;
 }
 
-// Describe an output, and go on to what the entry tells of the next one; its bytes, -1 if there cannot be so many, or kOpen.
+// Describe an output, and advance to the entry's report on the next one; returns its bytes, -1 on overflow, or kOpen.
 int64_t describe(const occ_port &p, const int64_t *&results, occ_tensor &t) {
     const int64_t *extents = p.rank < 0 ? results + 1 : results;
     t.dtype = p.dtype;
@@ -209,7 +209,7 @@ int64_t describe(const occ_port &p, const int64_t *&results, occ_tensor &t) {
 }
 
 int room_for(const occ_model *m, const occ_port &p, size_t size, occ_tensor &t) {
-    if (!t.data && t.bytes == SIZE_MAX) {  // of NAME_run, where the library does not allocate
+    if (!t.data && t.bytes == SIZE_MAX) {  // of NAME_run, if the library does not allocate
         if (!size) return OCC_OK;
         return fail(m, OCC_ERROR_ARGUMENT, "there is no memory for the output `%s`", p.name);
     }
@@ -226,7 +226,7 @@ int room_for(const occ_model *m, const occ_port &p, size_t size, occ_tensor &t) 
     return fail(m, OCC_ERROR_MEMORY, "there is no memory for the %zu bytes of the output `%s`", size, p.name);
 }
 
-// Point the call at the memory of outputs; those at other addresses than kernels want get a place in scratch memory.
+// Point the call at the memory of outputs; misaligned ones get a staging buffer in scratch memory.
 int place(occ_model *m, Block *b, occ_tensor *outputs, size_t o) {
     size_t needed = rounded(size_t(b->call.needed)) + kAlignment;
     const int64_t *results = b->results;
@@ -265,7 +265,7 @@ int place(occ_model *m, Block *b, occ_tensor *outputs, size_t o) {
     return OCC_OK;
 }
 
-// What `occ_call.context` is during a run.
+// `occ_call.context` during a run.
 struct Run {
     occ_model *model;
     Block *block;
@@ -273,7 +273,7 @@ struct Run {
     int status;  // of the last request
 };
 
-// Memory for an output whose extents nothing bounded before the run; one at an address that kernels do not want is copied in the end.
+// Allocates an output whose extents are unbounded before the run; one at a misaligned address is copied at the end.
 int make_room(const Run &run, size_t k, const int64_t *extents) {
     const occ_port &p = run.model->ports[run.model->facts->inputs.count + k];
     const int64_t size = bytes_of(p.dtype, p.rank, extents);
@@ -287,7 +287,7 @@ int make_room(const Run &run, size_t k, const int64_t *extents) {
     return fail(run.model, OCC_ERROR_MEMORY, "there is no memory for the %lld bytes of the output `%s`", (long long)size, p.name);
 }
 
-// `occ_call.host`: the other requests are for Python, and no model that needs them is opened.
+// `occ_call.host`: the other requests are for Python, and a model that needs them is not opened.
 int32_t answer(occ_call *call) {
     Run &run = *static_cast<Run *>(call->context);
     if (call->request != kOutput) return 0;
@@ -296,7 +296,7 @@ int32_t answer(occ_call *call) {
     return run.status == OCC_OK;
 }
 
-// Take back what outputs had at other addresses than those of the caller.
+// Copy the staged outputs to the caller's misaligned memory.
 void give_back(Block *b, const occ_tensor *outputs, size_t o) {
     for (size_t k = 0; k < o; k++) {
         if (b->room[k] >= 0 && b->outputs[k] != outputs[k].data) free_memory(b->outputs[k]);
@@ -310,7 +310,7 @@ int call_entry(occ_model *m, Block *b, occ_tensor *outputs) {
     Run run = {m, b, outputs, OCC_OK};
     b->call.context = &run;
     b->call.host = answer;
-    const int threads = has_reserve() ? 1 : m->threads;  // stacks of threads are no part of what was set aside
+    const int threads = has_reserve() ? 1 : m->threads;  // stacks of threads are not part of reserved memory
     b->call.threads = threads;
     b->call.parallel = m->facts->ranged ? run_tasks : nullptr;
     const occ_lent lent = occ_lend({m->parallel, m->context, 0});
@@ -329,7 +329,7 @@ int run_in(occ_model *m, Block *b, const occ_tensor *inputs, size_t n, occ_tenso
     if (int status = learn(m, b, inputs, n)) return status;
     if (int status = place(m, b, outputs, o)) return status;
     for (size_t k = 0; k < n; k++) b->inputs[k] = inputs[k].data ? inputs[k].data : b->scratch;  // empty ones may be null
-    if (m->told_by_runs) b->known = false;  // what the entry tells before a run is another thing
+    if (m->told_by_runs) b->known = false;  // the entry's report before a run means something else
     if (int status = call_entry(m, b, outputs)) return give_back(b, outputs, o), status;
     if (m->told_by_runs) {
         const int64_t *results = b->results;

@@ -1,5 +1,5 @@
-// What becomes of a kernel that gets no scratch memory. Generated code does not look whether it got any, so it is left by a jump
-// to where it was called from; and so is a task of a parallel loop, on whatever thread it runs.
+// Leaves kernels that get no scratch memory. Generated code does not check for null, so the allocator jumps back to the
+// caller of the kernel, or of the task of a parallel loop, on whatever thread that runs.
 #ifndef OCC_SCRATCH_H
 #define OCC_SCRATCH_H
 #include <cstddef>
@@ -11,7 +11,7 @@ namespace {
 
 constexpr int kNoMemory = -11;  // halide_error_code_out_of_memory
 
-// In front of each block of scratch memory that a kernel has.
+// In front of each block of scratch memory that a kernel holds.
 struct alignas(64) Held {
     Held *next, *previous;
     size_t capacity;
@@ -36,19 +36,19 @@ Held *let_go(void *block) {
     return h;
 }
 
-#if defined(__wasm__)  // has no jumps of C: the instance ends with a trap, which is an error to its host
+#if defined(__wasm__)  // no jumps in C here: the instance traps, which its host sees as an error
 void leave_kernel() { __builtin_trap(); }
 
 template <typename F, typename G> int guarded(F call, G) { return call(); }
 #else
 thread_local jmp_buf *tls_way = nullptr;  // out of the innermost kernel or task
 
-// Returns only where nobody waits for that: a kernel that a program calls itself.
+// Returns only if nothing waits for it: a program called the kernel itself.
 void leave_kernel() {
     if (tls_way) longjmp(*tls_way, 1);
 }
 
-// The code of a kernel or of a task; kNoMemory if it was left, after which `free_block` has taken all that it held.
+// The code of a kernel or of a task; kNoMemory if it was left: `free_block` has then freed all that it held.
 template <typename F, typename G> int guarded(F call, G free_block) {
     Held *const held = tls_held;
     jmp_buf *const outer = tls_way;

@@ -1,4 +1,4 @@
-// How many threads a run uses by default: what runtime/threads.py does.
+// The default number of threads of a run, as in runtime/threads.py.
 #ifdef __linux__
 #include "model.h"
 
@@ -35,7 +35,7 @@ int quota_of(const char *folder, const char *group) {
     return quota > 0 && period > 0 ? int((quota + period - 1) / period) : 0;
 }
 
-// The least that a control group and those around it allow.
+// The lowest limit of a control group and its ancestors.
 int quota_above(const char *mount, char *group) {
     int least = 0;
     for (;;) {

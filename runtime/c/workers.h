@@ -27,17 +27,17 @@ struct occ_lent {
 
 namespace {
 
-constexpr int kSlots = 32;        // parallel loops under way at once; more run on their caller alone
+constexpr int kSlots = 32;        // parallel loops in flight at once; others run on their caller alone
 constexpr int kMaxWorkers = 255;
-constexpr int kGrains = 16;       // that the part of a thread is taken in: taking a task costs as much as a small task
-constexpr int64_t kIdle = 300000;  // ns that a worker looks for a loop before it sleeps: longer than most kernels that run alone
-constexpr int64_t kWait = 50000;   // ns that the caller of a loop looks for its end before it sleeps: longer than most last tasks
-constexpr int kLooks = 64;         // between two looks at the clock
+constexpr int kGrains = 16;       // parts that a thread's share is taken in: taking a task costs as much as a small task
+constexpr int64_t kIdle = 300000;  // ns that a worker spins before it sleeps: longer than most kernels that run alone
+constexpr int64_t kWait = 50000;   // ns that the caller of a loop spins before it sleeps: longer than most last tasks
+constexpr int kLooks = 64;         // spins between two reads of the clock
 
 thread_local int tls_threads = 1;   // threads that the current run may use
 thread_local int tls_depth = 0;     // a loop inside a task runs on its own thread
 thread_local int tls_worker = 0;    // number of a worker, from 1 on
-thread_local occ_lent tls_lent = {};  // the loop that the current run takes in the place of the pool
+thread_local occ_lent tls_lent = {};  // the loop that the current run uses instead of the pool
 
 void pause_cpu() {
 #if defined(__x86_64__)
@@ -47,14 +47,14 @@ void pause_cpu() {
 #endif
 }
 
-// What is left of the part of one thread.
+// The rest of one thread's share.
 struct alignas(64) Part {
     std::atomic<int> next;
     int end;
 };
 
-// A loop under way. Each thread has a part of the tasks, the same one in every loop over as many, so that it finds in its
-// own cache what it wrote in the loop before; when it is through, it helps with the others' parts.
+// A loop in flight. Each thread has a share of the tasks, the same in every loop with as many tasks, so that its own
+// cache has what it wrote in the loop before. When it is done, it helps with the others' shares.
 struct Job {
     halide_task_t task;
     uint8_t *closure;
@@ -68,7 +68,7 @@ struct Job {
         }
     }
 
-    // Takes tasks until none is left, `grain` at a time, first those of part `mine`.
+    // Runs tasks until none is left, `grain` at a time, starting with share `mine`.
     void work(int mine) {
         int done = 0;
         for (int t = 0; t < threads; t++) {
@@ -84,7 +84,7 @@ struct Job {
         finished.fetch_add(done, std::memory_order_release);
     }
 
-    // The error of the loop is one of its tasks', and lack of memory before all others.
+    // The error of the loop is that of one of its tasks; lack of memory has priority.
     void fail(int code) {
         int none = 0;
         if (code == kNoMemory) {
@@ -95,8 +95,8 @@ struct Job {
     }
 };
 
-// A job lies on its caller's stack. `users` counts the workers that may look at it; the caller takes the pointer out
-// and waits until there are none.
+// A job is on its caller's stack. `users` counts the workers that may access it; the caller clears the pointer and
+// waits until there are none.
 struct alignas(64) Slot {
     std::atomic<Job *> job{nullptr};
     std::atomic<uint32_t> users{0};
@@ -120,8 +120,8 @@ int64_t now() {
     return int64_t(t.tv_sec) * 1000000000 + t.tv_nsec;
 }
 
-// Looks until `seen` holds, for so many nanoseconds by the clock: a thread that has lost its core to others meanwhile has
-// looked long enough. What comes soon costs no look at the clock.
+// Spins until `seen` holds, at most this many nanoseconds of the clock: a thread that lost its core meanwhile has
+// waited long enough. If it holds soon, the clock is not read.
 template <typename F>
 bool looked(int64_t most, F seen) {
     for (int64_t end = 0;;) {
@@ -135,7 +135,7 @@ bool looked(int64_t most, F seen) {
     }
 }
 
-// Where as many threads call loops as there are threads for one loop, workers would take the callers' cores.
+// If as many threads call loops as one loop has threads, workers would take the callers' cores.
 bool crowded() { return callers.load(std::memory_order_relaxed) > workers.load(std::memory_order_relaxed); }
 
 bool help_any() {
@@ -169,8 +169,8 @@ void *worker(void *number) {
     return nullptr;
 }
 
-// With OCC_PIN_WORKERS=1 every worker stays on one processor of those that the process may use, the first of which is left to
-// the caller, which is never pinned.
+// With OCC_PIN_WORKERS=1 every worker stays on one of the process's processors. The first is left to the caller, which
+// is never pinned.
 void pin(pthread_t thread, int number) {
     const char *asked = getenv("OCC_PIN_WORKERS");
     cpu_set_t allowed, one;
@@ -221,18 +221,18 @@ int lent_task(void *lending, int k) {
     return code;
 }
 
-// Takes the job out of its slot, and returns when no worker looks at it any more: then all tasks are done.
+// Clears the slot, and returns when no worker accesses the job any more: then all tasks are done.
 void finish(Slot &slot) {
     slot.job.store(nullptr, std::memory_order_seq_cst);
     const auto alone = [&] { return !slot.users.load(std::memory_order_acquire); };
     if (looked(kWait, alone)) return;
-    slot.waiting.store(1, std::memory_order_seq_cst);  // a worker lost its core in the middle of a task: it may have this one
+    slot.waiting.store(1, std::memory_order_seq_cst);  // a worker lost its core in the middle of a task: it may have this job
     while (const uint32_t users = slot.users.load(std::memory_order_seq_cst)) futex(slot.users, FUTEX_WAIT_PRIVATE, users);
     slot.waiting.store(0, std::memory_order_relaxed);
 }
 
-// The calling thread's part in `callers`. Callers at the same time share the threads: with as many as there are cores, each
-// runs its loops alone, which takes the least time of all.
+// Counts the calling thread in `callers`. Concurrent callers divide the threads among them: with one per core, each
+// runs its loops alone, which is the fastest of all.
 struct Caller {
     const int others = callers.fetch_add(1, std::memory_order_relaxed);
     ~Caller() { callers.fetch_sub(1, std::memory_order_relaxed); }
@@ -254,7 +254,7 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
     if (tls_lent.loop && tls_depth == 0 && threads > 1 && size > 1) {
         Lending lending{task, min, closure, {0}};
         int code = tls_lent.loop(tls_lent.context, lent_task, &lending, size);
-        if (!code && lending.done.load() != size) code = -1;  // one that is lost on its way to another language returns 0
+        if (!code && lending.done.load() != size) code = -1;  // a task that is lost on its way through another language returns 0
         if (code) tls_lent.failed = code;
         return code;
     }
@@ -274,7 +274,7 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
         }
     }
     if (!slot) return alone(task, min, size, closure);
-    alignas(64) char parts[(kMaxWorkers + 1) * sizeof(Part)];  // only as many as there are threads are made
+    alignas(64) char parts[(kMaxWorkers + 1) * sizeof(Part)];  // no more workers than threads
     const int grains = threads * kGrains;
     Job job{task, closure, min, size, threads, size > grains ? size / grains : 1,
             reinterpret_cast<Part *>(parts)};
@@ -290,8 +290,8 @@ int par_for(halide_task_t task, int min, int size, uint8_t *closure, int threads
     return job.error;
 }
 
-// A forked child has none of its parent's workers; it starts its own when it needs them. Nor has it the thread that may just
-// start some, so the lock is the forking thread's meanwhile.
+// A forked child has none of its parent's workers; it starts its own when it needs them. Nor has it the thread that may
+// be starting some, so the forking thread holds the lock meanwhile.
 void before_fork() { pthread_mutex_lock(&start_lock); }
 void after_fork() { pthread_mutex_unlock(&start_lock); }
 

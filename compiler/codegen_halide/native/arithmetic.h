@@ -1,4 +1,4 @@
-// The arithmetic of te in Halide's own types: what its expressions mean where plain Halide arithmetic means something else.
+// The arithmetic of te in Halide's own types, where plain Halide arithmetic means something else.
 #pragma once
 #include "Halide.h"
 #include "wraps.h"
@@ -13,9 +13,9 @@ using namespace Halide;
 Expr te_inf(Type t) { return cast(t, Expr(std::numeric_limits<float>::infinity())); }
 Expr te_nan(Type t) { return cast(t, Expr(std::numeric_limits<float>::quiet_NaN())); }
 
-// Operations of IEEE 754, as they stand. Halide's own lose infinities, NaN and rounding: its simplifier makes 0 of `x - x` and
-// `b == 0` of `a + b == a`, multiplies by the reciprocal of a constant divisor, and tells LLVM that no NaN comes about. Operands
-// stay as they are: `strict_float` would compute them again, without fused multiply-add.
+// IEEE 754 operations, taken literally. Halide's own lose infinities, NaN and rounding: its simplifier turns `x - x`
+// into 0 and `a + b == a` into `b == 0`, multiplies by the reciprocal of a constant divisor, and tells LLVM that NaN
+// does not occur. Operands are unchanged: `strict_float` would compute them again, without fused multiply-add.
 Expr strictly(Internal::Call::IntrinsicOp op, const Expr &a, const Expr &b, Type t) {
     return Internal::Call::make(t, op, {a, b}, Internal::Call::PureIntrinsic);
 }
@@ -31,12 +31,12 @@ Expr te_mul(const Expr &a, const Expr &b) {
 }
 Expr te_lt(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_lt, a, b, Bool()); }
 Expr te_eq(const Expr &a, const Expr &b) { return strictly(Internal::Call::strict_eq, a, b, Bool()); }
-Expr te_le(const Expr &a, const Expr &b) { return te_lt(a, b) || te_eq(a, b); }  // Halide makes !(b < a) of its own, true for NaN
+Expr te_le(const Expr &a, const Expr &b) { return te_lt(a, b) || te_eq(a, b); }  // by default Halide emits !(b < a), true for NaN
 Expr te_ne(const Expr &a, const Expr &b) { return !te_eq(a, b); }
 Expr te_neg(const Expr &x) { return te_sub(x.type().is_float() ? cast(x.type(), -0.0f) : cast(x.type(), 0), x); }
-Expr te_abs(const Expr &x) { return select(x < 0, te_neg(x), x); }  // of integers; that of the least is itself
+Expr te_abs(const Expr &x) { return select(x < 0, te_neg(x), x); }  // of integers; the lowest one's is itself
 
-// Whether a value is NaN or infinite, by its bits: fast-math lets LLVM take it that nothing that was computed is.
+// Whether a value is NaN or infinite, by its bits: fast-math lets LLVM assume that no computed value is.
 Expr magnitude(const Expr &x) {
     Type whole = UInt(x.type().bits());
     return reinterpret(whole, x) & (whole.max() >> 1);
@@ -44,17 +44,18 @@ Expr magnitude(const Expr &x) {
 Expr infinity_of(Type t) { return reinterpret(UInt(t.bits()), te_inf(t)); }
 Expr te_isnan(const Expr &x) { return magnitude(x) > infinity_of(x.type()); }
 
-// Not by its bits: LLVM knows that test for one of classes of numbers, of which fast-math leaves out the infinite ones.
+// Not by its bits: LLVM recognises that test as a class test, from which fast-math drops the infinities.
 Expr te_isinf(const Expr &x) {
     if (x.type().bits() < 32) return te_isinf(cast<float>(x));
     return te_eq(reinterpret(x.type(), magnitude(x)), te_inf(x.type()));
 }
 
-// The greater and the lesser; NaN where either is NaN.
+// The maximum and the minimum; NaN if either is NaN.
 //
-// A comparison that selects is one instruction on x86, which gives its second operand where either is NaN. So of the two
-// orders one gives the NaN, and their bits joined are a NaN too; without one both give the same. That keeps everything in
-// vector registers: comparisons into masks, one for the order and one for NaN, take five times as long on Zen 4.
+// A comparison with select is one instruction on x86, which returns its second operand if either is NaN. So one of the
+// two orders returns the NaN, and the bitwise or of both is a NaN too; without NaN both are equal. That keeps
+// everything in vector registers: comparisons into masks, one for the order and one for NaN, take five times as long on
+// Zen 4.
 Expr te_joined(const Expr &x, const Expr &y) {
     Type bits = UInt(x.type().bits());
     return reinterpret(x.type(), reinterpret(bits, x) | reinterpret(bits, y));
@@ -67,17 +68,17 @@ Expr te_min(const Expr &a, const Expr &b) {
     if (a.type().bits() < 32) return select(te_isnan(a) || te_lt(a, b), a, b);
     return te_joined(select(te_lt(a, b), a, b), select(te_lt(b, a), b, a));
 }
-// The same against a constant that is not NaN: the comparison is false for NaN, which is kept.
+// The same against a constant other than NaN: the comparison is false for NaN, which is kept.
 Expr te_max_const(const Expr &x, const Expr &c) { return select(te_lt(x, c), c, x); }
 Expr te_min_const(const Expr &x, const Expr &c) { return select(te_lt(c, x), c, x); }
 
-// A divisor that the processor does not trap on: 0, which a check reports, and -1, which overflows the least integer.
+// A divisor that does not trap: not 0, which a check reports, nor -1, which overflows the lowest integer.
 Expr te_divisor(const Expr &b) {
     Expr one = cast(b.type(), 1);
     return b.type().is_uint() ? select(b == 0, one, b) : select(b == 0 || b == -1, one, b);
 }
 
-// A function of the C library, of the type of its arguments.
+// A C library function of its arguments' type.
 Expr te_libm(const char *name, const std::vector<Expr> &x) {
     return Internal::Call::make(x[0].type(), name, x, Internal::Call::PureExtern);
 }
@@ -90,13 +91,13 @@ Expr te_div(const Expr &a, const Expr &b) {
 }
 Expr te_rem(const Expr &a, const Expr &b) {
     if (!a.type().is_float()) return mod_round_to_zero(a, te_divisor(b));
-    // A quotient that is rounded says nothing about the remainder where it is large.
+    // A rounded quotient says nothing about the remainder if it is large.
     if (a.type() == Float(64)) return te_libm("fmod", {a, b});
     return cast(a.type(), te_libm("fmodf", {cast<float>(a), cast<float>(b)}));
 }
 Expr te_floordiv(const Expr &a, const Expr &b) { return a.type().is_float() ? floor(te_div(a, b)) : a / b; }
 Expr te_mod(const Expr &a, const Expr &b) {
-    if (a.type().is_float()) {  // the remainder has the sign of b, even where it is zero
+    if (a.type().is_float()) {  // the remainder has the sign of b, even if it is zero
         Expr zero = cast(a.type(), 0);
         Expr r = te_rem(a, b);
         Type whole = UInt(a.type().bits());
@@ -109,40 +110,40 @@ Expr te_mod(const Expr &a, const Expr &b) {
     return select(r != 0 && ((r < 0) != (b < 0)), r + b, r);
 }
 
-// The nearest integer, halves to even, of what i32 holds.
+// The nearest integer, ties to even, if it fits in i32.
 Expr te_nearest(const Expr &x) { return cast<int32_t>(round(x)); }
 
-// The same of an f32 within 2**22: the sum with a number whose last bit is 1 has no bits after the point. On x86 Halide's `round`
-// takes vectors of AVX-512 apart: five instructions instead of two.
+// The same for an f32 below 2**22: the sum with a number whose last bit is 1 has no fractional bits. On x86 Halide's
+// `round` splits AVX-512 vectors: five instructions instead of two.
 constexpr float kWhole = 12582912.0f;
 Expr te_nearest_small(const Expr &x) {
     return reinterpret<int32_t>(te_add(x, kWhole)) - reinterpret<int32_t>(Expr(kWhole));
 }
 
-// a * b + c rounded once. LLVM fuses one product with one sum, and the strict operation behind them, which changes nothing,
+// a * b + c rounded once. LLVM fuses one product with one sum; the strict operation after them, which changes nothing,
 // keeps it from regrouping longer sums.
 Expr te_fma(const Expr &a, const Expr &b, const Expr &c) {
     Type t = a.type();
     return Internal::Call::make(t, Internal::Call::strict_max, {a * b + c, t.min()}, Internal::Call::PureIntrinsic);
 }
 
-// Whether the target multiplies and adds with one rounding; set before a kernel is made.
+// Whether the target has fused multiply-add; set before a kernel is built.
 bool fuses_multiply_adds = true;
 bool fuses(const Halide::Target &t) {
     if (t.arch == Halide::Target::X86) return t.has_feature(Halide::Target::FMA);
     return (t.arch == Halide::Target::ARM && t.bits == 64) || t.arch == Halide::Target::RISCV || t.arch == Halide::Target::POWERPC;
 }
 
-// The integer nearest to x / divisor within bounds, the quotient rounded once, as te_nearest(clamp(te_div(..))). A division of a
-// vector of AVX-512 takes as long as 20 products. So the quotient is a product with the reciprocal, and what is left of x corrects
-// it: the first time to the last digit, the second time to what division gives (Markstein, 1990, theorem 8.5). That takes one
-// rounding in each multiply-add, and numbers of usual size: what is far beyond the bounds is cut, what is below rounds to 0.
+// The integer nearest to x / divisor within bounds, with the quotient rounded once, as te_nearest(clamp(te_div(..))). A
+// division of an AVX-512 vector takes as long as 20 products. So the quotient is a product with the reciprocal,
+// corrected by the remainder of x: first to the last digit, then to the exact quotient (Markstein, 1990, theorem 8.5).
+// This needs fused multiply-adds and ordinary magnitudes: far beyond the bounds is clamped, below rounds to 0.
 Expr te_nearest_quotient(const Expr &x, float divisor, float low, float high) {
     Expr q;
     if (fuses_multiply_adds) {
         float far = std::ldexp(std::fabs(divisor), 23), reciprocal = 1.0f / divisor;
         Expr y = te_min_const(te_max_const(x, -far), far);
-        q = te_max_const(y * reciprocal, std::ldexp(-1.0f, 24));  // or LLVM would multiply divisor and reciprocal
+        q = te_max_const(y * reciprocal, std::ldexp(-1.0f, 24));  // otherwise LLVM would multiply divisor and reciprocal
         for (int k = 0; k < 2; k++) q = te_fma(te_fma(q, Expr(-divisor), y), Expr(reciprocal), q);
     } else {
         q = te_div(x, divisor);
@@ -150,11 +151,11 @@ Expr te_nearest_quotient(const Expr &x, float divisor, float low, float high) {
     return te_nearest_small(te_min_const(te_max_const(q, low), high));
 }
 
-// A condition that bounds inference does not look into.
+// A condition that bounds inference does not analyse.
 Expr te_opaque(const Expr &cond) { return cast<uint8_t>(cond) != cast<uint8_t>(0); }
 
-// Shifts by the width or more move every bit out. To the left they are of unsigned numbers: Halide takes it that signed ones
-// of 32 bits and more do not overflow, so a bit that arrives at the sign would be undefined.
+// Shifts by the width or more shift out every bit. Left shifts are unsigned: Halide assumes that signed integers of 32
+// bits and more do not overflow, so a bit that reaches the sign would be undefined.
 Expr te_shl(const Expr &a, const Expr &b) {
     Type whole = UInt(a.type().bits());
     Expr count = cast(whole, b);
@@ -168,9 +169,9 @@ Expr te_shr(const Expr &a, const Expr &b) {
     return select(count < bits, a >> min(count, bits - 1), all);
 }
 
-// Truncates, saturates; NaN gives 0.
+// Truncates, saturates; NaN becomes 0.
 Expr te_to_int(Type to, const Expr &x) {
-    // The bounds as floats round outward, so the comparison comes first and the conversion sees only values in range.
+    // The bounds round outward as floats, so the comparison comes first and the conversion sees only values in range.
     const int bits = to.bits();
     Expr low = cast(x.type(), Expr(to.is_int() ? -std::ldexp(1.0, bits - 1) : 0.0));
     Expr high = cast(x.type(), Expr(std::ldexp(1.0, to.is_int() ? bits - 1 : bits) - 1));  // 2**63 in f64
@@ -180,7 +181,7 @@ Expr te_to_int(Type to, const Expr &x) {
     return select(te_isnan(x), cast(to, 0), value);
 }
 
-// Rounds to nearest even by integer arithmetic, as Halide's own cast does, which makes numbers of some NaNs.
+// Rounds to nearest even by integer arithmetic, like Halide's own cast, which turns some NaNs into numbers.
 Expr te_to_bf16(const Expr &x) {
     Expr value = cast<float>(x);
     Expr bits = reinterpret<uint32_t>(value);
@@ -195,8 +196,8 @@ Expr te_sign(const Expr &x) {
     return select(x > 0, one, x < 0, -one, x);
 }
 
-// What is done where f32 is not finite goes by its bits: fast-math lets LLVM take it that there is no such value, and
-// strict comparisons would compute their operand again, without fused multiply-add.
+// Non-finite f32 are handled by their bits: fast-math lets LLVM assume that they do not occur, and strict comparisons
+// would compute their operand again, without fused multiply-add.
 constexpr uint32_t kInfinity = 0x7f800000, kNaN = 0x7fc00000, kSign = 0x80000000;
 uint32_t bits_of(float x) {
     uint32_t bits;
@@ -206,30 +207,31 @@ uint32_t bits_of(float x) {
 Expr bits_of(const Expr &x) { return reinterpret<uint32_t>(x); }
 Expr float_of(const Expr &bits) { return reinterpret<float>(bits); }
 
-// Whether x lies beyond a number, seen from zero; NaN does not.
+// Whether x is farther from zero than a number; false for NaN.
 Expr is_beyond(const Expr &x, float number) {
     uint32_t limit = bits_of(number), infinity = std::signbit(number) ? kSign | kInfinity : kInfinity;
     return bits_of(x) - Expr(limit + 1) < Expr(infinity - limit);
 }
 
-// 2**n of the polynomial of e**r with |r| <= ln 2 / 2: n is added to the exponent, so that NaN, whose n is anything, stays.
+// 2**n times the polynomial of e**r with |r| <= ln 2 / 2: n is added to the exponent, so that NaN, whose n is
+// arbitrary, stays.
 Expr scaled_power(const Expr &r, const Expr &n) {
     Expr p = ((((0.00138368358f * r + 0.00837482419f) * r + 0.0416682251f) * r + 0.166664198f) * r + 0.49999991f) * r * r + r + 1.0f;
     return reinterpret<float>(reinterpret<int32_t>(p) + (n << 23));
 }
 
-// y - n ln 2. With two roundings the product of ln 2 would have an error of n units; the product of its first ten bits is exact.
+// y - n ln 2. With two roundings, n ln 2 would have an error of n units; the product with its first ten bits is exact.
 Expr without_powers(const Expr &y, const Expr &n) {
     if (fuses_multiply_adds) return y - n * 0.693147181f;
     return strict_float(y - n * 0.693359375f) - n * -2.12194440e-4f;
 }
 
-// e**x: `x = n ln 2 + r`; 1e-7 of the result near 0, and 3e-7 at the ends. Zero below the normal numbers. What is beyond
-// the ends comes to nothing that holds, and is replaced; Halide's own makes a number of NaN, and zero of infinity.
+// e**x: `x = n ln 2 + r`; relative error 1e-7 near 0, and 3e-7 at the ends. Zero below the normal numbers. Beyond the
+// ends the result is invalid and replaced; Halide's own turns NaN into a number, and infinity into zero.
 Expr te_exp(const Expr &x) {
     if (x.type() == Float(64)) return exp(x);
     Expr y = cast<float>(x);
-    Expr n = te_sub(y * 1.44269504f + kWhole, kWhole);  // as above; what is beyond its numbers is replaced
+    Expr n = te_sub(y * 1.44269504f + kWhole, kWhole);  // as above; out of range it is replaced
     Expr value = bits_of(scaled_power(without_powers(y, n), cast<int32_t>(n)));
     value = select(is_beyond(y, 88.7228317f), Expr(kInfinity), is_beyond(y, -87.33f), Expr(0u), value);
     return cast(x.type(), float_of(value));
@@ -238,17 +240,17 @@ Expr te_exp(const Expr &x) {
 // The same for x <= 0.
 Expr te_decay(const Expr &x) {
     if (x.type() != Float(32)) return te_exp(x);
-    Expr n = cast<int32_t>(x * 1.44269504f - 0.5f);  // truncates, so this rounds what is not positive
+    Expr n = cast<int32_t>(x * 1.44269504f - 0.5f);  // truncates, so this rounds non-positive values
     Expr value = scaled_power(without_powers(x, cast<float>(n)), n);
     return float_of(select(is_beyond(x, -87.33f), Expr(0u), bits_of(value)));
 }
 
-// ln x: `x = m 2**e` with m in [sqrt(1/2), sqrt(2)), then a polynomial in m - 1; 1e-7. Halide's own makes numbers of NaN and
-// infinity.
+// ln x: `x = m 2**e` with m in [sqrt(1/2), sqrt(2)), then a polynomial in m - 1; 1e-7. Halide's own turns NaN and
+// infinity into numbers.
 Expr te_log(const Expr &x) {
     if (x.type() == Float(64)) return log(x);
     Expr y = cast<float>(x), bits = bits_of(y);
-    Expr is_tiny = bits < Expr(bits_of(1.17549435e-38f));  // subnormal numbers are scaled; those below zero are dealt with below
+    Expr is_tiny = bits < Expr(bits_of(1.17549435e-38f));  // subnormal numbers are scaled; negative ones are handled below
     Expr scaled = reinterpret<int32_t>(select(is_tiny, bits_of(y * 8388608.0f), bits));
     Expr e = (scaled - 0x3f3504f3) >> 23;
     Expr m = reinterpret<float>(scaled - (e << 23)) - 1.0f;
@@ -260,12 +262,13 @@ Expr te_log(const Expr &x) {
     return cast(x.type(), float_of(value));
 }
 
-// a**b as C has it, of f32: e**(b ln |a|), which loses as many digits as b ln |a| has before the point, and its exceptions.
+// a**b as in C, for f32: e**(b ln |a|), which loses as many digits as b ln |a| has before the point, and its
+// exceptions.
 Expr te_power(const Expr &a, const Expr &b) {
     Expr size = magnitude(a), sign = bits_of(a) & Expr(kSign), one = Expr(bits_of(1.0f));
     auto is_whole = [](const Expr &x) { return bits_of(floor(x)) == bits_of(x); };
     Expr value = bits_of(te_exp(te_log(float_of(size)) * b));
-    value = select(size == one && !te_isnan(b), one, value);  // where b is infinite
+    value = select(size == one && !te_isnan(b), one, value);  // if b is infinite
     value = select(is_whole(b * 0.5f), value, is_whole(b), value | sign,  // even, odd
                    sign != 0 && size - 1 < Expr(kInfinity - 1), Expr(kNaN), value);
     return float_of(select((bits_of(b) << 1) == 0 || bits_of(a) == one, one, value));
@@ -274,7 +277,7 @@ Expr te_power(const Expr &a, const Expr &b) {
 Expr te_pow(const Expr &a, const Expr &b) {
     if (a.type() == Float(64)) return pow(a, b);
     if (a.type().is_float()) return cast(a.type(), te_power(cast<float>(a), cast<float>(b)));
-    Expr one = cast(a.type(), 1), zero = cast(a.type(), 0);  // a negative power of what is not 1 or -1 is 0
+    Expr one = cast(a.type(), 1), zero = cast(a.type(), 0);  // a negative power of anything but 1 or -1 is 0
     Expr inverse = select(a == 1, one, a == -1, select((b & one) != 0, -one, one), zero);
     return select(b < 0, inverse, wrapping("te_wrapping_pow", a, b));
 }

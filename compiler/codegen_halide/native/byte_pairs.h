@@ -1,7 +1,7 @@
-// A lowering pass for x86: pairs of products of bytes that are summed in 16 bits take one instruction, `vpmaddubsw`.
+// A lowering pass for x86: pairs of byte products summed in 16 bits become one instruction, `vpmaddubsw`.
 //
-// Halide 21 knows it for sums that saturate alone, since it does. Kernels sum bytes in 16 bits only where the sum fits, so it is the
-// same: occ.compiler.ir.ops.own.block_products.sums_fit.
+// Halide 21 only uses it for saturating sums, since it saturates. Kernels sum bytes in 16 bits only if the sum fits, so
+// the result is the same: occ.compiler.ir.ops.own.block_products.sums_fit.
 #pragma once
 #include "Halide.h"
 
@@ -16,7 +16,7 @@ class BytePairs : public IRMutator {
         return type == (is_signed ? Halide::Type(Halide::Int(8)) : Halide::Type(Halide::UInt(8)));
     }
 
-    // Whether products of unsigned by signed bytes are wide enough for the products, and no wider.
+    // Whether products of unsigned by signed bytes are exactly as wide as the products need.
     static bool is_product(const Expr &e) {
         if (const Call *call = Call::as_intrinsic(e, {Call::widening_mul})) {
             const Expr &a = call->args[0], &b = call->args[1];

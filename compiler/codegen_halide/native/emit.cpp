@@ -1,8 +1,8 @@
-// Compiles generators to object files: `emit OUT_DIR TARGET JOBS SECONDS UNIT.so... NAME...`. Units are loaded and bring the
-// generators. Every kernel is compiled in a process forked from this one, JOBS at a time, so that libHalide is loaded once and
-// so that what a kernel becomes does not depend on which kernels came before it. One that takes more SECONDS of the processor (0:
-// any number) is given up. A kernel that fails has a line on stderr and no object file; the others are compiled all the same. What
-// each took of the processor is in OUT_DIR/seconds.txt, `inf` for those that were given up.
+// Compiles generators to object files: `emit OUT_DIR TARGET JOBS SECONDS UNIT.so... NAME...`. Units are loaded and
+// contain the generators. Every kernel is compiled in a process forked from this one, JOBS at a time, so that libHalide
+// is loaded once and no kernel depends on which ones were compiled before it. One that takes more than SECONDS of
+// processor time (0: unlimited) is given up. A kernel that fails gets a line on stderr and no object file; the others
+// are compiled anyway. Processor seconds are written to OUT_DIR/seconds.txt, `inf` for kernels given up.
 
 #include "te.h"
 #include <csignal>
@@ -16,8 +16,9 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-// Schedules say what becomes vectors. LLVM's own search for more finds the addresses of the rows of a tile: it computes them
-// as one vector and takes that apart lane by lane, in the innermost loop (100 rows by [1575, 256] on Zen 4: 0.91 ms, 0.74 without).
+// Schedules decide what is vectorised. LLVM's own search for more finds the row addresses of a tile: it computes them
+// as one vector and extracts them lane by lane, in the innermost loop (100 rows by [1575, 256] on Zen 4: 0.91 ms, 0.74
+// without).
 static void leave_scalars() {
     const char *given = getenv("HL_LLVM_ARGS");
     setenv("HL_LLVM_ARGS", (std::string("-vectorize-slp=0") + (given ? std::string(" ") + given : "")).c_str(), 1);

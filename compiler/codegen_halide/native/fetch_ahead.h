@@ -1,8 +1,9 @@
-// A lowering pass: while the tiles that share a panel of a tensor are computed, the next panel is fetched into the cache.
+// A lowering pass: prefetches the next panel of a tensor while the tiles that share the current one are computed.
 //
-// Constants of a product come from memory once, panel after panel, and each panel is used for all tiles of rows. The first
-// tile would wait for it, since what processors fetch on their own ends with a page and begins with the first tile. Fetched
-// line by line during all tiles of the panel before, it is there: 241 -> 260 GFLOP/s for 128 rows by [768, 768], Zen 5.
+// Constants of a product come from memory once, panel after panel, and each panel is used for all tiles of rows. The
+// first tile would wait for it, since hardware prefetching stops at a page boundary and starts with the first tile.
+// Prefetched line by line during all tiles of the previous panel, it arrives in time: 241 -> 260 GFLOP/s for 128 rows
+// by [768, 768], Zen 5.
 #pragma once
 #include "Halide.h"
 
@@ -11,8 +12,8 @@ namespace whole {
 using namespace Halide::Internal;
 using Halide::Expr;
 
-// The bytes of a panel, and to the one that takes its place: more than its own where some are used in turn. A panel that
-// is used more than once is fetched as often: to fetch it once gains nothing.
+// The bytes of a panel, and the distance to its successor: more than a panel if several are used in turn. A panel used
+// more than once is prefetched as often: prefetching it once gains nothing.
 struct Panel {
     Expr bytes, distance;
 };
@@ -37,15 +38,15 @@ private:
     Lets lets;
     bool innermost = false;
 
-    // The level that lines are fetched into. AMD's processors keep those of prefetchnta until they are used. Intel's keep them in the
-    // first level alone, and a panel fills that: most are gone before they are read, and come again. A f32 ResNet-50 on Sapphire
-    // Rapids, one thread: 74.8 ms with prefetchnta, 51.4 with nothing, 47.4, 46.0, 46.1 with prefetcht0, t1, t2.
+    // The cache level to prefetch into. AMD processors keep lines of prefetchnta until they are used. Intel's keep them
+    // only in L1, which a panel fills: most are evicted before they are read, and fetched again. A f32 ResNet-50 on
+    // Sapphire Rapids, one thread: 74.8 ms with prefetchnta, 51.4 without, 47.4, 46.0, 46.1 with prefetcht0, t1, t2.
     static int locality_of(const Halide::Target &t) {
         const bool amd = t.processor_tune != Halide::Target::ProcessorGeneric || t.has_feature(Halide::Target::AVX512_Zen4);
         return t.arch == Halide::Target::X86 && !amd ? 2 : 0;
     }
 
-    // The first load of each tensor in a loop, with what its index is made of.
+    // The first load of each tensor in a loop, with the values that its index is made of.
     struct Loads : IRVisitor {
         const std::map<std::string, Panel> &panels;
         Lets lets;
@@ -92,7 +93,7 @@ private:
         return !substitute(name, Variable::make(Halide::Int(32), "another"), e).same_as(e);
     }
 
-    // A size of the run as it typically is: a panel and the steps through it grow alike, so that it does not matter what that is.
+    // A typical run-time size: a panel and the steps through it grow alike, so the exact value does not matter.
     struct Typical : IRMutator {
         using IRMutator::visit;
         Expr visit(const Variable *op) override { return make_const(op->type, 64); }
@@ -102,8 +103,8 @@ private:
         return found ? std::optional<int64_t>(*found) : std::nullopt;
     }
 
-    // The body of the innermost loop with the lines of the next panel that are due in an iteration. The loops are, from the
-    // inside: those over a panel, which the index names; those over tiles, which it does not; that from panel to panel.
+    // The body of the innermost loop with the prefetches due in an iteration. The loops are, from the inside: those
+    // over a panel, which the index uses; those over tiles, which it does not; the loop over panels.
     Stmt fetched(const Stmt &body, const Load *load, const Lets &known) {
         const Ramp *ramp = load->index.as<Ramp>();
         Expr start = ramp ? ramp->base : load->index;

@@ -1,9 +1,9 @@
-// A lowering pass: a fixed number of bytes beyond the rows of a tensor that a stage reads, memory is fetched into the caches.
+// A lowering pass: prefetches memory a fixed number of bytes beyond the rows of a tensor that a stage reads.
 //
-// A cache of a decoder holds the rows of all heads of a key together, and the loops of attention go over the keys of one
-// head: processors do not foresee rows that lie kilobytes apart. Halide's own prefetch asks for lines that leave the first
-// level for nowhere (prefetchnta), which gains nothing so far ahead. This one asks for the second level (prefetcht1) far
-// ahead, since few lines can be on their way to the first one at a time (24 on Zen 4), and for all levels (prefetcht0) from nearer.
+// A token-major decoder cache holds the rows of all heads of a key together, and attention loops over the keys of one
+// head: hardware prefetchers cannot follow rows kilobytes apart. Halide's own prefetch uses prefetchnta, whose lines
+// bypass L2, which gains nothing so far ahead. This one prefetches into L2 (prefetcht1) far ahead, since few lines can
+// be in flight to L1 at a time (24 on Zen 4), and into all levels (prefetcht0) from nearer.
 #pragma once
 #include "Halide.h"
 
@@ -27,14 +27,14 @@ private:
 
     struct Line {
         const Load *load;
-        Expr start;  // the element that it begins with, in terms of what is known around the loop; so many more:
+        Expr start;  // the first element, in terms of what is known around the loop; followed by this many more:
         int64_t more;
         Distance distance;
     };
 
     using Lets = std::vector<std::pair<std::string, Expr>>;
 
-    // Adds the lines that a store reads to those that are read before it, each once.
+    // Adds the lines that a store reads to those already read before it, each once.
     struct Lines : IRVisitor {
         const Distances &distances;
         Lets lets;
@@ -87,9 +87,9 @@ private:
         return Evaluate::make(Call::make(Halide::Int(32), "llvm.prefetch.p0", {place, read, level, data}, Call::Extern));
     }
 
-    // Fetches in the body of a loop, those of each line before the store that reads it first: all at once they fill the queue of
-    // what is on its way, and what the body itself reads waits for them (16,384 keys of a growing cache in f32: 0.72 of a plain read,
-    // 0.75 so, one thread of Zen 4).
+    // Prefetches in a loop body, those of each line before the first store that reads it: all at once they fill the
+    // memory queue, and the body's own reads wait for them (16,384 keys of a growing cache in f32: 0.72 of a plain
+    // read, 0.75 this way, one thread of Zen 4).
     struct Spread : IRMutator {
         const Distances &distances;
         Lets lets;
@@ -102,7 +102,7 @@ private:
             lets.pop_back();
             return body.same_as(op->body) ? Stmt(op) : LetStmt::make(op->name, op->value, body);
         }
-        // What one side of a condition fetches, the other one does not, nor has it been fetched after both.
+        // What one branch of a condition prefetches, the other does not, nor can later code rely on it.
         Stmt visit(const IfThenElse *op) override {
             const size_t before = fetched.size();
             const Stmt yes = mutate(op->then_case);
@@ -116,7 +116,7 @@ private:
             Lines lines(distances, lets, fetched);
             op->accept(&lines);
             Stmt made = op;
-            constexpr int second = 2, first = 3;  // as LLVM counts
+            constexpr int second = 2, first = 3;  // LLVM's numbering
             for (size_t k = fetched.size(); k-- > before;) {
                 if (fetched[k].distance.near) made = Block::make(fetch(fetched[k], fetched[k].distance.near, first), made);
                 if (fetched[k].distance.far) made = Block::make(fetch(fetched[k], fetched[k].distance.far, second), made);

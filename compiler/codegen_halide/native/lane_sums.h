@@ -1,9 +1,9 @@
-// A lowering pass for x86: sums of the lanes of several vectors are taken by trees of pairs of vectors.
+// A lowering pass for x86: sums the lanes of several vectors by trees of pairs of vectors.
 //
-// Halide adds the even lanes of all vectors to the odd ones, again and again. Lanes so far apart take two permutations by tables
-// for each sum, which overwrite what they permute. Here two vectors become one that has half as many sums of lanes of each:
-// first by interleaving quarters of vectors with each other, then by choosing among those quarters. 16 sums of 16 lanes,
-// with their products: 4.9 ns for each row in place of 5.9 (Zen 4).
+// Halide adds the even lanes of all vectors to the odd ones, repeatedly. Lanes that far apart take two table
+// permutations per sum, which overwrite their operands. Here two vectors become one with half as many partial sums of
+// each: first by interleaving quarters of vectors, then by selecting among those quarters. 16 sums of 16 lanes, with
+// their products: 4.9 ns per row instead of 5.9 (Zen 4).
 #pragma once
 #include "Halide.h"
 
@@ -13,10 +13,10 @@ using namespace Halide::Internal;
 using Halide::Expr;
 
 class LaneSums : public IRMutator {
-    static constexpr int kQuarter = 4;  // lanes that are shuffled without leaving their part of a vector
+    static constexpr int kQuarter = 4;  // lanes that are shuffled within their quarter of a vector
 
-    // What is added of two vectors: every other run of lanes, from the `first` one on, in each quarter of the first vector and
-    // then of the second, or, once a run is as long as a quarter, in all of the one and then of the other.
+    // The addends from two vectors: every other run of lanes, starting with the `first`, in each quarter of the first
+    // vector and then of the second, or, once a run is as long as a quarter, in all of the one and then of the other.
     static Expr part(const Expr &a, const Expr &b, int run, bool first) {
         const int lanes = a.type().lanes();
         std::vector<int> indices;

@@ -1,4 +1,4 @@
-// A lowering pass: what Halide 21 makes wrong code of for some machines, in a form that it compiles right.
+// A lowering pass: rewrites code that Halide 21 miscompiles for some machines.
 #pragma once
 #include "Halide.h"
 
@@ -18,10 +18,11 @@ public:
     bool needed() const { return rounds_in_code || has_predicates; }
 
 private:
-    const bool rounds_in_code;  // f32 to f16 takes integer arithmetic, in which NaN becomes infinity
-    const bool has_predicates;  // llvm.vp.select is called with a condition of one element where all are chosen alike; and
-                                // llvm.vp.not, which there is not. Divisions by what is not constant take both. LLVM chooses
-                                // between vectors of halves lane by lane, which it cannot where their number is not constant
+    const bool rounds_in_code;  // f32 to f16 uses integer arithmetic, which turns NaN into infinity
+    // On targets with predicated vectors Halide calls llvm.vp.select with a one-element condition if all lanes are selected
+    // alike, and llvm.vp.not, which does not exist. Divisions by non-constants use both. LLVM selects between vectors of
+    // halves lane by lane, which it cannot do if their number is not constant.
+    const bool has_predicates;
 
     using IRMutator::visit;
     Expr visit(const Cast *op) override {
@@ -57,7 +58,8 @@ private:
         return Halide::reinterpret(op->type, Select::make(condition, Halide::reinterpret(bits, yes), Halide::reinterpret(bits, no)));
     }
 
-    // A condition with an element for each lane: the code generator looks through a broadcast, but not through a comparison.
+    // A condition with one element per lane: the code generator looks through a broadcast, but not through a
+    // comparison.
     Expr by_lane(const Expr &condition, int lanes) {
         const Broadcast *whole = condition.as<Broadcast>();
         if (condition.type().is_vector() && !whole) return mutate(condition);
@@ -65,7 +67,7 @@ private:
         return Broadcast::make(one, lanes) != make_const(Halide::UInt(8, lanes), 0);
     }
 
-    // Lowered here, because the code generator does it too late for these mends, with operands whose lanes are not known to be alike.
+    // Lowered here, because the code generator does it too late for these fixes, and forgets which lanes are equal.
     template<typename T>
     Expr divided(const T *op, Expr (*lowered)(Expr, Expr)) {
         if (!has_predicates || !op->type.is_vector() || op->type.is_float() || is_const(op->b)) return IRMutator::visit(op);

@@ -1,8 +1,8 @@
-// te.h over Halide.
+// Implements te.h over Halide.
 #define TE_OVER_HALIDE
 #include "te.h"
 
-// Parts of Halide.h that tell how Halide compiles are not looked at: they take a tenth of the compiler's time and memory.
+// Skips parts of Halide.h about how Halide compiles, which take a tenth of the C++ compiler's time and memory.
 #define HALIDE_ASSOCIATIVITY_H
 #define HALIDE_DERIVATIVE_H
 #define HALIDE_EXPR_USES_VAR_H
@@ -25,8 +25,8 @@
 
 namespace te {
 
-// What an Expr points to. An element of a Func becomes an expression when it is read, since the Func of one that is written
-// has no definition yet.
+// What an Expr points to. An element of a Func becomes an expression when it is read: a Func that is being written has
+// no definition yet.
 struct Node {
     Halide::Expr value;
     std::optional<int> number;
@@ -38,8 +38,8 @@ struct Node {
 struct Function {
     Halide::Func func;
     std::optional<Halide::ImageParam> image;
-    std::vector<Halide::Stage> special;  // definitions for where a condition holds, numbered from -2 down
-    const Function *host = nullptr;      // in whose loop it is computed, and which one that is
+    std::vector<Halide::Stage> special;  // specializations, numbered from -2 down
+    const Function *host = nullptr;      // the Func and the loop that it is computed in
     std::string loop = "";
 };
 
@@ -73,13 +73,13 @@ Halide::TailStrategy tail_from(TailStrategy t) {
     return tails[(int)t];
 }
 
-// The kernel that is being made: its arguments and results in order.
+// The kernel being built: its arguments and results in order.
 std::vector<Halide::Argument> arguments;
 std::vector<Halide::Func> results;
-std::vector<const Function *> functions;  // all that are computed
-bool pitch_of_run = false;  // some operand's rows are a number of elements apart that a run tells
-std::map<std::string, whole::Panel> panels;  // bytes of those that are fetched ahead, by tensor
-whole::FetchBeyond::Distances distances;  // in bytes, of what is fetched beyond the rows that are read
+std::vector<const Function *> functions;  // all computed ones
+bool pitch_of_run = false;  // whether the row pitch of an operand is only known at run time
+std::map<std::string, whole::Panel> panels;  // prefetched panels, by tensor
+whole::FetchBeyond::Distances distances;  // prefetch distances beyond the rows that are read, in bytes
 whole::Settle::Loops settling;
 
 std::map<std::string, void (*)()> &generators() {
@@ -87,7 +87,7 @@ std::map<std::string, void (*)()> &generators() {
     return known;
 }
 
-// What is scheduled: a Func's own definition, an update, or a specialization.
+// The definition that is scheduled: a Func's pure one, an update, or a specialization.
 Halide::Stage definition(const Stage &s) {
     if (s.number < -1) return s.function->special[-2 - s.number];
     return s.number < 0 ? Halide::Stage(s.function->func) : s.function->func.update(s.number);
@@ -163,7 +163,7 @@ Expr max(Expr a, Expr b) {
 }
 Expr clamp(Expr x, Expr low, Expr high) { return made(Halide::clamp(whole_of(x), whole_of(low), whole_of(high))); }
 
-// Whether a test is one of sizes alone.
+// Whether a condition depends on sizes only.
 struct OfSizes : Halide::Internal::IRVisitor {
     bool found = true;
     using IRVisitor::visit;
@@ -171,8 +171,8 @@ struct OfSizes : Halide::Internal::IRVisitor {
     void visit(const Halide::Internal::Call *) override { found = false; }
 };
 
-// A test as Halide states it to itself, until it states it no other way: for its loops of a variant Halide looks for the test of the
-// variant in the choice between two stages, and what it does not prove to be the same it keeps.
+// A condition in the form that Halide's simplifier keeps. In the loops of a variant Halide looks for the variant's
+// condition in the choice between two stages, and keeps a condition that it does not recognise.
 Halide::Expr stated(Halide::Expr test) {
     using namespace Halide::Internal;
     for (int k = 0; k < 8; k++) {
@@ -279,7 +279,7 @@ Node *size(const char *name) {
 static Halide::OutputImageParam buffer_of(const Func &tensor) {
     return tensor.function->image ? *tensor.function->image : tensor.function->func.output_buffer();
 }
-// Whether the rows of an operand are a number of elements apart that only a run tells.
+// Whether the row pitch of an operand is only known at run time.
 static void note_pitch(const Func &tensor, const Halide::Expr &stride) {
     if (tensor.function->image && !Halide::Internal::as_const_int(Halide::Internal::simplify(stride))) pitch_of_run = true;
 }
@@ -317,10 +317,10 @@ void te_settle(const Func &fold, Expr steps) {
 
 Registration::Registration(const char *name, void (*generate)()) { generators()[name] = generate; }
 
-// LLVM's scheduler of machine instructions reads all unrolled terms of a row as soon as the place of the row is computed, to have
-// the register of the place back. Where lines are fetched ahead too, registers run out, and of eight terms of eight rows nearly all
-// are spilled. In the order of the program none is: 784 rows by [512, 256] on Sapphire Rapids 1.35 --> 1.16 ms, 1.13 where sizes are
-// known, and rows have constant places. Without what is fetched the scheduler gains up to a tenth.
+// LLVM's machine scheduler loads all unrolled terms of a row as soon as the row's address is computed, to free the
+// address register. With prefetches too, registers run out, and nearly all of eight terms of eight rows are spilled. In
+// program order none is: 784 rows by [512, 256] on Sapphire Rapids 1.35 --> 1.16 ms, 1.13 with constant sizes and row
+// addresses. Without prefetches the scheduler is faster by up to a tenth.
 static void keep_order_of_instructions() {
     const char *given = getenv("HL_LLVM_ARGS");
     setenv("HL_LLVM_ARGS", (std::string("-enable-misched=0") + (given ? std::string(" ") + given : "")).c_str(), 1);
@@ -329,7 +329,7 @@ static void keep_order_of_instructions() {
 void compile(const char *name, const char *directory, const char *target) {
     static struct : Halide::CompileTimeErrorReporter {
         void warning(const char *) override {}
-        void error(const char *message) override {  // ends the process at once: this is compiled without exceptions
+        void error(const char *message) override {  // ends the process at once, since this is compiled without exceptions
             fprintf(stderr, "%s\n", message);
             fflush(nullptr);
             _exit(1);
@@ -360,7 +360,7 @@ void compile(const char *name, const char *directory, const char *target) {
         pipeline.compile_to({{Halide::OutputFileType::object, path}}, arguments, name, Halide::Target(target));
         return;
     }
-    Halide::Internal::ExecuteGeneratorArgs args;  // one that is written in all of Halide
+    Halide::Internal::ExecuteGeneratorArgs args;  // one that uses all of Halide
     args.output_dir = directory;
     args.output_types = {Halide::OutputFileType::object};
     args.targets = {Halide::Target(target)};

@@ -1,8 +1,8 @@
-// The part of Halide that generators of te functions are written in, under Halide's names, and the functions that te adds.
+// The part of Halide that generators of te functions use, under Halide's names, and the functions that te adds.
 //
-// Halide.h takes a compiler more time than all kernels of a model; this takes none. The text of a generator is the same for
-// both. What stands here is defined in te.cpp, over Halide itself: a value is a pointer to its node, which is never freed,
-// because a process makes one kernel.
+// Parsing Halide.h takes longer than compiling all kernels of a model; this header costs nothing. The text of a
+// generator is the same for both. Definitions are in te.cpp, over Halide itself: a value is a pointer to its node,
+// which is never freed, because a process makes one kernel.
 #pragma once
 #include <cstdint>
 #include <initializer_list>
@@ -13,7 +13,7 @@ enum class Type { f64, f32, f16, bf16, boolean, i64, i32, i16, i8, u64, u32, u16
 enum class TailStrategy { RoundUp, GuardWithIf, Predicate, PredicateLoads, PredicateStores, ShiftInwards, Auto };
 struct float16_t;
 struct bfloat16_t;
-template<typename T> extern const Type type_of;  // each inline: clang would define it in all objects else
+template<typename T> extern const Type type_of;  // each is inline, since clang would define it in all objects otherwise
 template<> inline constexpr Type type_of<double> = Type::f64;
 template<> inline constexpr Type type_of<float> = Type::f32;
 template<> inline constexpr Type type_of<float16_t> = Type::f16;
@@ -28,7 +28,7 @@ template<> inline constexpr Type type_of<uint32_t> = Type::u32;
 template<> inline constexpr Type type_of<uint16_t> = Type::u16;
 template<> inline constexpr Type type_of<uint8_t> = Type::u8;
 
-// Expressions. A C++ int takes the type of what it meets, as in Halide.
+// Expressions. A C++ int takes the type of the other operand, as in Halide.
 
 struct Node;
 struct Expr {
@@ -66,7 +66,7 @@ Expr cast(Type, Expr), reinterpret(Type, Expr), const_true(), const_false();
 template<typename T> Expr cast(Expr x) { return cast(type_of<T>, x); }
 template<typename T> Expr reinterpret(Expr x) { return reinterpret(type_of<T>, x); }
 
-// What te expressions mean where plain Halide arithmetic means something else; te.cpp says what.
+// te expressions whose meaning differs from plain Halide arithmetic; te.cpp documents the difference.
 
 Expr undef(Type), te_inf(Type), te_nan(Type), te_to_int(Type, Expr), te_isnan(Expr), te_max(Expr, Expr), te_min(Expr, Expr);
 Expr te_max_const(Expr, Expr), te_min_const(Expr, Expr), te_div(Expr, Expr), te_rem(Expr, Expr), te_floordiv(Expr, Expr);
@@ -97,7 +97,7 @@ struct Ref : Expr {
 struct Function;
 struct Stage {
     Function *function;
-    int number;  // of the update; -1 for the pure definition, and less for those where a condition holds
+    int number;  // of the update; -1 for the pure definition, less for specializations
     Stage &split(Expr old, Expr outer, Expr inner, Expr factor, TailStrategy tail = TailStrategy::Auto);
     Stage &fuse(Expr inner, Expr outer, Expr fused);
     Stage &vectorize(Expr v), &unroll(Expr v), &parallel(Expr v), &serial(Expr v), &atomic();
@@ -129,7 +129,7 @@ struct Func : Stage {
     template<typename... V> Func &reorder_storage(V... vars) { return stored({vars...}); }
 };
 
-// What a kernel reads and writes, in the order of its arguments.
+// The inputs and outputs of a kernel, in the order of its arguments.
 
 template<typename T, int rank> struct Buffer;
 Function *input(const char *name, Type type, int rank);
@@ -146,18 +146,17 @@ template<> struct Input<int32_t> : Expr {
 template<typename T, int rank> struct Output<Buffer<T, rank>> : Func {
     Output(const char *name) : Func(output(name)) {}
 };
-// A tensor without gaps: extents from the innermost dimension on.
+// A contiguous tensor: extents from the innermost dimension outward.
 void te_dense(const Func &tensor, std::initializer_list<Expr> extents);
-// The same of a part of a tensor, with the distances of neighbours.
+// A part of a tensor, with its strides.
 void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initializer_list<Expr> strides);
 
-// While the tiles that share a panel of a tensor are computed, the next panel, of so many bytes, is fetched: the one that follows
-// it in memory, or begins so many bytes after it.
+// Prefetches the next panel of a tensor while the tiles that share the current one are computed. Both sizes are in
+// bytes; `distance` is from the start of one panel to the next, by default the size of a panel.
 void te_fetch_ahead(const Func &tensor, Expr bytes), te_fetch_ahead(const Func &tensor, Expr bytes, Expr distance);
-// Where a stage reads rows of a tensor, what lies so many bytes beyond them is fetched into the first level of the cache, and what
-// lies `far` bytes beyond them into the second.
+// Prefetches beyond the rows of a tensor that a stage reads: `near` bytes ahead into L1, and `far` bytes ahead into L2.
 void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t near, int64_t far = 0);
-// The steps of a fold end with the first that changes nothing.
+// Ends a fold after the first step that changes nothing.
 void te_settle(const Func &fold, Expr steps);
 
 // Generators, by name.

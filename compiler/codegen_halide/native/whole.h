@@ -1,10 +1,10 @@
-// All of Halide, for generators whose bodies users wrote.
+// All of Halide, for generators with function bodies that users wrote.
 #pragma once
 #include "Halide.h"
 
 using namespace Halide;
 
-// A tensor without gaps: extents from the innermost dimension on.
+// A contiguous tensor: extents from the innermost dimension outward.
 template<typename T>
 void te_dense(T &tensor, std::initializer_list<Expr> extents) {
     int k = 0;

@@ -1,9 +1,9 @@
-// Which loops stay whole: those around a long sum.
+// Loops around a long sum, which Halide is not to partition.
 //
-// Where a test holds in all but a few steps of a loop, Halide cuts the loop in parts, and all that is computed in it is there once
-// for each of them. A sum of many terms takes so much longer than a test of where its tile ends that copies of it only make
-// more code: a convolution of ResNet-50 by Winograd's algorithm has 18 KB in place of 30, and takes 480 ms in place of 680 (Zen 4).
-// A loop of vectors is cut all the same, because many processors store a part of a vector element by element.
+// If a condition holds in all but a few iterations, Halide partitions the loop and copies its body for each part.
+// Compared with a sum of many terms the condition costs nothing, so that copies only add code: a convolution of
+// ResNet-50 by Winograd's algorithm has 18 KB instead of 30, and takes 480 ms instead of 680 (Zen 4). Loops over
+// vectors are partitioned all the same, because many processors store a partial vector element by element.
 #pragma once
 #include "Halide.h"
 #include <algorithm>
@@ -18,7 +18,7 @@ using namespace Halide::Internal;
 
 inline bool is_loop(const Dim &d) { return d.for_type == ForType::Serial || d.for_type == ForType::Parallel; }
 
-// Whether a function adds up in a loop, not only in a few terms that stand one after the other.
+// Whether a function sums in a loop, not only over a few unrolled terms.
 inline bool is_long_sum(const Function &f) {
     for (const Definition &update : f.updates()) {
         for (const Dim &d : update.schedule().dims()) {
@@ -28,10 +28,10 @@ inline bool is_long_sum(const Function &f) {
     return false;
 }
 
-// For each axis that is split in vectors, the innermost loop over those vectors.
+// For each axis that is split into vectors, the innermost loop over those vectors.
 inline std::set<std::string> loops_of_vectors(const StageSchedule &schedule) {
     using Names = std::vector<std::string>;
-    std::map<std::string, Names> made;  // the loops that an axis becomes
+    std::map<std::string, Names> made;  // the loops that an axis is split into
     const auto loops_of = [&](const std::string &axis) { return made.count(axis) ? made[axis] : Names{axis}; };
     const auto has = [](const Names &names, const Dim &d) { return std::count(names.begin(), names.end(), d.var) > 0; };
     std::set<std::string> found;
@@ -61,8 +61,8 @@ inline std::set<std::string> loops_of_vectors(const StageSchedule &schedule) {
     return found;
 }
 
-// Keep the loops of a definition whole, those around a long sum, which is computed in `loop`, and all but the innermost one of
-// those that use it.
+// Forbid partitioning the loops of a definition around a long sum, which is computed in `loop`, and all but the
+// innermost loop that uses the sum.
 inline void keep_whole(Definition definition, const std::string &loop) {
     const std::set<std::string> cut = loops_of_vectors(definition.schedule());
     bool is_around = false;

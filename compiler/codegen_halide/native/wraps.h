@@ -1,7 +1,7 @@
-// Signed arithmetic that wraps. Halide and LLVM take it that numbers of 32 bits and more do not overflow: `x - 1 < 5` becomes
-// `x < 6`, which is another thing for the least x. So until Halide has simplified what it can, such an operation is a call
-// that nothing looks into, and then a lowering pass makes unsigned arithmetic of it. Before that it could not be: Halide takes two casts together,
-// and makes a cast of a float to an unsigned number, which has none below 0, of one to a signed number first.
+// Signed arithmetic that wraps. Halide and LLVM assume that integers of 32 bits and more do not overflow: `x - 1 < 5`
+// becomes `x < 6`, which differs for the lowest x. So such an operation is an opaque call until Halide has simplified
+// everything; then a lowering pass turns it into unsigned arithmetic. Unsigned casts from the start would not do: Halide
+// would merge a float's cast to a signed and then to an unsigned integer into one, which is undefined for negative numbers.
 #pragma once
 #include "Halide.h"
 
@@ -24,7 +24,7 @@ class Wraps : public Halide::Internal::IRMutator {
         return Reinterpret::make(op->type, name == "add" ? Add::make(a, b) : name == "sub" ? Sub::make(a, b) : name == "mul" ? Mul::make(a, b) : power(a, b));
     }
 
-    // By squaring, a step for each bit of the exponent: large powers wrap too.
+    // By squaring, one step per bit of the exponent: large powers wrap too.
     static Expr power(const Expr &base, const Expr &exponent) {
         using namespace Halide::Internal;
         const Halide::Type t = base.type();
