@@ -51,14 +51,14 @@ CODES: dict[str, Code] = {
     "OCC0108": Code("a tensor in the model is not valid", "The data of a tensor do not fit its shape or element type."),
     "OCC0109": Code(
         "the weights of a language model cannot be made a model",
-        "A GGUF file, or a folder of safetensors, has weights and a description but no graph; occ knows the graphs of some"
-        " architectures. The file is of another one, is damaged, lacks a tensor, or keeps one in a way that is not known:"
-        " the message says which. Export the model to ONNX, or take the file again.",
+        "A GGUF file, or a folder of safetensors, has weights and a description but no graph; occ knows the graphs "
+        "of some architectures. The file is of another one, is damaged, lacks a tensor, or keeps one in a way that "
+        "is not known: the message says which. Export the model to ONNX, or take the file again.",
     ),
     "OCC0110": Code(
         "the program of PyTorch has no ONNX form",
-        "torch's exporter cannot write the program of a `.pt2` file, or of torch.export, as an ONNX model: it has no rule for one"
-        " of its operators, for example. The message has torch's reason.",
+        "torch's exporter cannot write the program of a `.pt2` file, or of torch.export, as an ONNX model: it has no "
+        "rule for one of its operators, for example. The message has torch's reason.",
     ),
     "OCC0201": Code(
         "operand types do not fit the operator",
@@ -76,9 +76,8 @@ CODES: dict[str, Code] = {
     ),
     "OCC0204": Code(
         "an input has no rank",
-        "The model declares an input without a shape, and no operator that reads it, such as a Conv, has one rank alone."
-        " Code is made for a rank: give one with --shape, in which a name"
-        " keeps an extent symbolic.",
+        "The model declares an input without a shape, and no operator that reads it, such as a Conv, has one rank "
+        "alone. Code is made for a rank: give one with --shape, in which a name keeps an extent symbolic.",
     ),
     "OCC0205": Code(
         "a shape or dim override does not fit",
@@ -87,8 +86,9 @@ CODES: dict[str, Code] = {
     ),
     "OCC0206": Code(
         "an operator has no result for its operands",
-        "The definition of the operator came to nothing with these operands and attributes, and did not say why. Mostly the"
-        " node is not what ONNX allows; `onnx.checker` with `full_check=True` tells. Else it is a case that occ does not know.",
+        "The definition of the operator came to nothing with these operands and attributes, and did not say why. "
+        "Mostly the node is not what ONNX allows; `onnx.checker` with `full_check=True` tells. Else it is a case "
+        "that occ does not know.",
     ),
     "OCC0301": Code(
         "the target does not support an operator",
@@ -102,45 +102,50 @@ CODES: dict[str, Code] = {
     "OCC0303": Code("unknown target", "`occ targets` lists the targets."),
     "OCC0305": Code(
         "the target needs constant extents",
-        "Ascend models are compiled for fixed extents, or for a few sets of them (gears). Fix symbolic dims with --shape"
-        " or --dim, or list gears with `-C dynamic_batch_size`, `dynamic_image_size` or `dynamic_dims`.",
+        "Ascend models are compiled for fixed extents, or for a few sets of them (gears). Fix symbolic dims with "
+        "--shape or --dim, or list gears with `-C dynamic_batch_size`, `dynamic_image_size` or `dynamic_dims`.",
     ),
     "OCC0306": Code(
         "the model needs Python at run time",
-        "Programs in C run what is compiled to kernels, copies, If and Scan on tensors whose extents follow from those of the"
-        " inputs. The message names the nodes that are something else. Artifacts of such models run in Python.",
+        "Programs in C run what is compiled to kernels, copies, If and Scan on tensors whose extents follow from "
+        "those of the inputs. The message names the nodes that are something else. Artifacts of such models run in "
+        "Python.",
     ),
     "OCC0307": Code(
         "the precision mode of the build is too narrow for a node",
-        "With the sample inputs of `--calibrate`, the node exceeds half precision, or loses more than 1 % of its largest value,"
-        " and the chip has no kernel that would help. `-C precision_mode_v2` names the modes; `ascend910b` has fp32 everywhere.",
+        "With the sample inputs of `--calibrate`, the node exceeds half precision, or loses more than 1 % of its "
+        "largest value, and the chip has no kernel that would help. `-C precision_mode_v2` names the modes; "
+        "`ascend910b` has fp32 everywhere.",
     ),
     "OCC0308": Code(
         "a kernel would run for days",
-        "The extents of the node say so: it reduces what an Expand or a Range makes of a size that is a mistake, or the `.occ`"
-        " text was edited. Native code cannot be interrupted, so the build ends here.",
+        "The extents of the node say so: it reduces what an Expand or a Range makes of a size that is a mistake, or "
+        "the `.occ` text was edited. Native code cannot be interrupted, so the build ends here.",
     ),
     "OCC0309": Code(
         "a tensor has more elements than kernels count",
-        "Kernels of `cpu` count elements in 32 bits, which is what vectors of positions are fast with. Those of `cpu-jit` have 64"
-        " bits for elements, and 32 for each extent. Where sizes are symbolic, a run says so instead (OCC0503).",
+        "Kernels of `cpu` count elements in 32 bits, which is what vectors of positions are fast with. Those of "
+        "`cpu-jit` have 64 bits for elements, and 32 for each extent. Where sizes are symbolic, a run says so "
+        "instead (OCC0503).",
     ),
     "OCC0310": Code(
         "nothing tells a size",
-        "The plan has a size that is no extent of an input, and that no step finds: inputs show only a product or a quotient of"
-        " it. Fix it with --dim, or give the input another shape with --shape. If all inputs show their sizes, this is a"
-        " fault of occ: please report it with the model.",
+        "The plan has a size that is no extent of an input, and that no step finds: inputs show only a product or a "
+        "quotient of it. Fix it with --dim, or give the input another shape with --shape. If all inputs show their "
+        "sizes, this is a fault of occ: please report it with the model.",
     ),
     "OCC0311": Code(
         "the AI CPU of an Ascend chip runs a node",
-        "AI Core has no kernel of the operator for its element types, or for extents that are not fixed. The AI CPU is right and"
-        " slow: each such node is a call and copies between the units. The message says what would keep it on AI Core.",
+        "AI Core has no kernel of the operator for its element types, or for extents that are not fixed. The AI CPU "
+        "is right and slow: each such node is a call and copies between the units. The message says what would keep "
+        "it on AI Core.",
     ),
     "OCC0401": Code(
         "no C++ compiler",
-        "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in OCC_CXX,"
-        " or build with `-t cpu-jit`, which needs none. Kernels that are in the build cache need no compiler: one machine writes"
-        " them to a file (`occ cache --export FILE`), others take it in (`occ cache --import FILE`).",
+        "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in "
+        "OCC_CXX, or build with `-t cpu-jit`, which needs none. Kernels that are in the build cache need no "
+        "compiler: one machine writes them to a file (`occ cache --export FILE`), others take it in "
+        "(`occ cache --import FILE`).",
     ),
     "OCC0402": Code(
         "Halide is not installed",
@@ -154,35 +159,36 @@ CODES: dict[str, Code] = {
     ),
     "OCC0404": Code(
         "no atc",
-        "`atc`, the offline compiler of the CANN toolkit, turns the GE graph into an `.om` for the device. It is not in PATH:"
-        " install the toolkit and source its `set_env.sh`, or copy the artifact to a machine that has it and build there."
-        " `--emit air` needs no toolkit.",
+        "`atc`, the offline compiler of the CANN toolkit, turns the GE graph into an `.om` for the device. It is not "
+        "in PATH: install the toolkit and source its `set_env.sh`, or copy the artifact to a machine that has it and "
+        "build there. `--emit air` needs no toolkit.",
     ),
     "OCC0405": Code(
         "atc failed",
-        "The command and the first lines of its output are in the message. Operators that this version of CANN lacks and"
-        " an operator package that is not installed for the SoC are the usual causes.",
+        "The command and the first lines of its output are in the message. Operators that this version of CANN lacks "
+        "and an operator package that is not installed for the SoC are the usual causes.",
     ),
     "OCC0406": Code(
         "AscendCL is not installed",
-        "Running on an Ascend device needs libascendcl.so of CANN (toolkit or nnrt). Source its `set_env.sh`, or name the"
-        " library in OCC_ASCENDCL. `occ run --simulate` runs the same artifact without it.",
+        "Running on an Ascend device needs libascendcl.so of CANN (toolkit or nnrt). Source its `set_env.sh`, or "
+        "name the library in OCC_ASCENDCL. `occ run --simulate` runs the same artifact without it.",
     ),
     "OCC0407": Code(
         "the device does not work",
-        "There is no such Ascend device, its driver does not answer, or this user may not use it. `npu-smi info` lists the"
-        " devices and their state.",
+        "There is no such Ascend device, its driver does not answer, or this user may not use it. `npu-smi info` "
+        "lists the devices and their state.",
     ),
     "OCC0408": Code(
         "no workers",
-        "`--workers` takes the address of a scheduler of dask.distributed (`dask scheduler`) with workers (`dask worker ADDRESS`)"
-        " that have the same version of occ, and a C++ compiler: `pip install 'occ-compiler[workers]'`.",
+        "`--workers` takes the address of a scheduler of dask.distributed (`dask scheduler`) with workers "
+        "(`dask worker ADDRESS`) that have the same version of occ, and a C++ compiler: "
+        "`pip install 'occ-compiler[workers]'`.",
     ),
     "OCC0409": Code(
         "a library that this needs is not installed",
-        "Some libraries are optional: `occ quantize` makes codes by onnxruntime.quantization (`pip install"
-        " 'occ-compiler[quantize]'`), and programs of torch.export are read by PyTorch (`pip install torch onnxscript`)."
-        " Of `onnx` some releases cannot be used, and are refused by name.",
+        "Some libraries are optional: `occ quantize` makes codes by onnxruntime.quantization "
+        "(`pip install 'occ-compiler[quantize]'`), and programs of torch.export are read by PyTorch "
+        "(`pip install torch onnxscript`). Of `onnx` some releases cannot be used, and are refused by name.",
     ),
     "OCC0501": Code(
         "an input does not fit the model",
@@ -195,8 +201,8 @@ CODES: dict[str, Code] = {
     ),
     "OCC0503": Code(
         "an assumption of the build does not hold for these inputs",
-        "The build took two dims as equal, or one as not 0, because an operator needs it, and for the inputs of this run that"
-        " does not hold. Fix the dim at build time with --dim or --shape.",
+        "The build took two dims as equal, or one as not 0, because an operator needs it, and for the inputs of this "
+        "run that does not hold. Fix the dim at build time with --dim or --shape.",
     ),
     "OCC0504": Code(
         "a node met data that it cannot work on",
@@ -211,14 +217,15 @@ CODES: dict[str, Code] = {
     ),
     "OCC0507": Code(
         "a node has to be compiled at run time",
-        "The value of an operand decides the shape of its result, and that value is computed at run time. `occ.load`"
-        " compiles the node then; a machine with the runtime alone cannot. Fix the shapes with --shape and build again.",
+        "The value of an operand decides the shape of its result, and that value is computed at run time. `occ.load` "
+        "compiles the node then; a machine with the runtime alone cannot. Fix the shapes with --shape and build "
+        "again.",
     ),
     "OCC0508": Code(
         "the run takes too long",
-        "--timeout bounds what `occ run` takes from its start to its end. Where data decide how often a Loop runs, its body may"
-        " run for ever: look at the inputs and the node that the message names. Kernels and loops in native code"
-        " cannot be asked to stop, so the run is done in a process of its own, which is ended.",
+        "--timeout bounds what `occ run` takes from its start to its end. Where data decide how often a Loop runs, "
+        "its body may run for ever: look at the inputs and the node that the message names. Kernels and loops in "
+        "native code cannot be asked to stop, so the run is done in a process of its own, which is ended.",
     ),
     "OCC0510": Code(
         "the model was compiled for another device",
@@ -253,17 +260,18 @@ CODES: dict[str, Code] = {
     ),
     "OCC0607": Code(
         "the build takes too much memory",
-        "--memory-limit bounds what the process, and each compiler that it starts, may fill. Mapped files do not count.",
+        "--memory-limit bounds what the process, and each compiler that it starts, may fill. Mapped files do not "
+        "count.",
     ),
     "OCC0610": Code(
         "a rule is not well formed",
-        "A rule names an operator, attribute or value that does not exist, has no pattern or no replacement, or its file"
-        " cannot be loaded. docs/guide-fusion.md shows how rules are written.",
+        "A rule names an operator, attribute or value that does not exist, has no pattern or no replacement, or its "
+        "file cannot be loaded. docs/guide-fusion.md shows how rules are written.",
     ),
     "OCC0611": Code(
         "rules undo each other",
-        "Rules were applied again and again to what they themselves made. Give one of them a `when` that refuses what the"
-        " other one makes, or drop one.",
+        "Rules were applied again and again to what they themselves made. Give one of them a `when` that refuses "
+        "what the other one makes, or drop one.",
     ),
     "OCC0612": Code(
         "the code of a rule failed",
@@ -282,18 +290,20 @@ CODES: dict[str, Code] = {
     ),
     "OCC0615": Code(
         "the kernel of a user cannot be used",
-        "The library is missing, has no such function, or its prototype does not fit the operands, results and attributes of"
-        " the operator; or the target cannot use a kernel of that kind. docs/guide-operator.md shows what is possible.",
+        "The library is missing, has no such function, or its prototype does not fit the operands, results and "
+        "attributes of the operator; or the target cannot use a kernel of that kind. docs/guide-operator.md shows "
+        "what is possible.",
     ),
     "OCC0616": Code(
         "the code of an operator failed",
-        "The `body`, `composite` or `infer` of an operator that a rule file or a package defines raised an exception. The"
-        " notes name it and the line.",
+        "The `body`, `composite` or `infer` of an operator that a rule file or a package defines raised an "
+        "exception. The notes name it and the line.",
     ),
     "OCC0617": Code(
         "the model cannot be quantised",
-        "It is quantised already, its weights are not in f32, none of its operators can work on codes, or the quantiser of"
-        " onnxruntime fails on it. docs/quantize.md lists what each form takes; `--keep` and `--operators` leave nodes out.",
+        "It is quantised already, its weights are not in f32, none of its operators can work on codes, or the "
+        "quantiser of onnxruntime fails on it. docs/quantize.md lists what each form takes; `--keep` and "
+        "`--operators` leave nodes out.",
     ),
     "OCC0901": Code(
         "internal error",

@@ -65,8 +65,10 @@ _WHERE = {name: module for module, names in _NAMES.items() for name in names.spl
 _MODULES = ("backend", "onnxruntime", "torch")
 
 __all__ = [
-    "Artifact", "CompileError", "DeviceTensor", "EmbeddingModel", "LanguageModel", "Pass", "Reranker", "RunError", "RunQueue", "Target", "Transcriber", "__version__", "backend", "bench", "build", "c_kernel", "capability",
-    "compile", "diff", "dump", "embed", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime", "operator", "quantize", "report", "rerank", "rewrite", "targets", "te_kernel", "torch", "transcribe",
+    "Artifact", "CompileError", "DeviceTensor", "EmbeddingModel", "LanguageModel", "Pass", "Reranker", "RunError",
+    "RunQueue", "Target", "Transcriber", "__version__", "backend", "bench", "build", "c_kernel", "capability",
+    "compile", "diff", "dump", "embed", "extract", "fusion", "halide_kernel", "inspect", "load", "onnxruntime",
+    "operator", "quantize", "report", "rerank", "rewrite", "targets", "te_kernel", "torch", "transcribe",
 ]  # fmt: skip
 
 

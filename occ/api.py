@@ -87,7 +87,8 @@ def compile(  # noqa: A001 - the name that users expect
         dims: values of symbolic dims to fix, by their name in the model; a text such as "32..1280:32" sets bounds
             instead: multiples of 32 from 32 to 1280, which the code may rely on and every run checks.
         options: options of the target, as `-C key=value`.
-        rules: rewrite and fusion rules, passes and operators: objects, modules that define them, or paths of rule files.
+        rules: rewrite and fusion rules, passes and operators: objects, modules that define them, or paths of rule
+            files.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         outputs: values or nodes of the main graph that become outputs in addition to the declared ones.
         specialise: sizes with a plan of their own in addition to the general plan, such as `[{"x": (1, 3, 320, 320)},

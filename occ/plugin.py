@@ -5,10 +5,11 @@ releases.
 
 - rules: `fusion`, `rewrite`
 - schedule rules: `schedule_rule`, `Declined`, `StageSchedule`, `Machine`; in them `walk`, `loads`, `reduce_axes`
-- operators and kernels: `operator`, `c_kernel`, `halide_kernel`, `te_kernel`; in bodies `where`, `literal`, `cast`, `minimum`, ...; `Layout`
-  and `in_panels` for the layouts of weights
+- operators and kernels: `operator`, `c_kernel`, `halide_kernel`, `te_kernel`; in bodies `where`, `literal`, `cast`,
+  `minimum`, ...; `Layout` and `in_panels` for the layouts of weights
 - passes: `Pass`, `Context`, `Module`, `Op`, `Value`, `Rewriter`
-- targets: `Target`, `Build`, `Generated`, `Text`, `Options` and `option`, `pipelines` (those of occ), `LowerTe`, `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`,
+- targets: `Target`, `Build`, `Generated`, `Text`, `Options` and `option`, `pipelines` (those of occ), `LowerTe`,
+  `PlanMemory`, `manifest`, `stored_weights`, `Artifact`, `LIBRARY`,
   `entry_object` (the compiled plan, to be linked with the kernels), `link` (a linker for those who have none)
 - generators: the nodes of tensor expressions (`Binary`, `Load`, ...), `TeFunc` and its stages, sizes (`Sym`, `rebuild`)
 - messages: `error`, `CompileError`; `extensions` loads rule files and reports their errors

@@ -1,6 +1,7 @@
 """Checks shared libraries: that files are complete, and which glibc they need.
 
-ELF of 64 bits, little-endian: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html; symbol versions: the Linux Standard Base.
+ELF of 64 bits, little-endian: https://refspecs.linuxfoundation.org/elf/gabi4+/contents.html; symbol versions: the Linux
+Standard Base.
 """
 
 from __future__ import annotations

@@ -13,7 +13,10 @@ from pathlib import Path
 _PAGE = "take the link to the file itself: on Hugging Face `resolve` in place of `blob`, on GitHub the raw file"
 _TORCH = "export it from PyTorch: `torch.onnx.export(module, inputs, 'model.onnx', dynamo=True)`, or `occ.torch.export`"
 _WEIGHTS = "it holds weights and no graph: export the model to ONNX, such as with `optimum-cli export onnx`"
-_LANGUAGE_MODEL = "if it is of a language model, `occ generate` takes it; else export the model, such as with `optimum-cli export onnx`"
+_LANGUAGE_MODEL = (
+    "if it is of a language model, `occ generate` takes it; else export the model, such as with "
+    "`optimum-cli export onnx`"
+)
 _KERAS = "export it to ONNX: `model.export('model.onnx', format='onnx')` in Keras, or the package tf2onnx"
 _UNPACK = "unpack it first: `{}`"
 
@@ -39,7 +42,8 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (rb"(ftrt|ptrt)", "an engine of TensorRT", "take the ONNX model that it was made from"),
     (rb"IMOD", "an offline model of CANN", "take the ONNX model that `atc` made it from"),
     (rb"\x7fELF", "a program or a library", "models are .onnx files, .occ texts and artifacts"),
-    (rb"(\x89PNG|\xff\xd8\xff|GIF8|%PDF)", "a picture or a document", "models are .onnx files, .occ texts and artifacts"),
+    (rb"(\x89PNG|\xff\xd8\xff|GIF8|%PDF)", "a picture or a document",
+     "models are .onnx files, .occ texts and artifacts"),
     (rb"\s*[\[{]\s*[\"\[{]", "a JSON file", "if a server sent it instead of the model, it says why"),
     (rb"[\t\n\r -~]+\Z", "a text file", "models are .onnx files, .occ texts and artifacts"),
 )  # fmt: skip

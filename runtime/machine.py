@@ -27,7 +27,8 @@ FEATURES = {
 
 # Kinds of machines, as prefixes of Halide's targets, by their names in `platform.machine`.
 KINDS = {
-    "x86_64": "x86-64", "AMD64": "x86-64", "aarch64": "arm-64", "arm64": "arm-64", "armv7l": "arm-32", "riscv64": "riscv-64",
+    "x86_64": "x86-64", "AMD64": "x86-64", "aarch64": "arm-64", "arm64": "arm-64", "armv7l": "arm-32",
+    "riscv64": "riscv-64",
     "ppc64le": "powerpc-64",
 }  # fmt: skip
 _TAIL = "-no_runtime"  # the rest says how kernels are called, not where they run

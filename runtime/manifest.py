@@ -20,9 +20,9 @@ NUMPY_NAMES = {
     "f64": "float64", "f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
     "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool", "c64": "complex64",
     "c128": "complex128", "str": "object", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn",
-    "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2": "float8_e5m2", "f8e5m2fnuz": "float8_e5m2fnuz", "f8e8m0": "float8_e8m0fnu",
-    "f6e2m3fn": "float6_e2m3fn", "f6e3m2fn": "float6_e3m2fn", "f4e2m1": "float4_e2m1fn", "i4": "int4", "u4": "uint4",
-    "i2": "int2", "u2": "uint2",
+    "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2": "float8_e5m2", "f8e5m2fnuz": "float8_e5m2fnuz",
+    "f8e8m0": "float8_e8m0fnu", "f6e2m3fn": "float6_e2m3fn", "f6e3m2fn": "float6_e3m2fn", "f4e2m1": "float4_e2m1fn",
+    "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
 }  # fmt: skip
 
 
@@ -98,7 +98,7 @@ class Storage:
     """Bytes that hold buffers.
 
     Attributes:
-        kind: `input`, `output`, `weight`, `arena`, `host` for results of host steps, or `device` for an accelerator's arena.
+        kind: `input`, `output`, `weight`, `arena`, `host` for results of host steps, or an accelerator's `device`.
         index: the index of the input, output or weight.
         size: bytes, for the arenas.
         first, last: steps during which the contents matter, for the arenas.

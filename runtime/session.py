@@ -293,8 +293,8 @@ class Session:
 
     def __reduce__(self) -> str:
         raise TypeError(
-            "a session cannot be pickled, since it holds native code and threads: give the path of its artifact to the other "
-            "process, and load the artifact there: `session.save(path)`, `occ.load(path)`"
+            "a session cannot be pickled, since it holds native code and threads: give the path of its artifact to "
+            "the other process, and load the artifact there: `session.save(path)`, `occ.load(path)`"
         )
 
     def __repr__(self) -> str:

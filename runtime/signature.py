@@ -87,7 +87,8 @@ def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, 
         if size == MOST_COUNTED:
             return RunError(
                 "OCC0503",
-                f"node `{c.node}` would work on {text(least, labels)} = {n} elements, and its kernel counts to {MOST_COUNTED}",
+                f"node `{c.node}` would work on {text(least, labels)} = {n} elements, and its kernel counts to "
+                f"{MOST_COUNTED}",
                 "choose smaller extents, or build for `cpu-jit`, whose kernels count elements with 64 bits",
             )
         reshape = "; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1"
@@ -218,7 +219,10 @@ class Signature:
                     env[e], origin[e] = n, f"axis {axis} of the input `{info.name}`"
                     first[e] = info.name, axis
                 elif isinstance(e, str) and env[e] != n:
-                    what = f"`{self.labels.get(e, e)}` is {env[e]} by {origin[e]} and {n} by axis {axis} of the input `{info.name}`"
+                    what = (
+                        f"`{self.labels.get(e, e)}` is {env[e]} by {origin[e]} and {n} by axis {axis} of the input "
+                        f"`{info.name}`"
+                    )
                     raise RunError("OCC0501", f"the dim {what}", self._help(info, (info.name, axis), first[e]))
                 elif isinstance(e, int) and e != n:
                     raise RunError(
@@ -247,8 +251,8 @@ class Signature:
         found = next((self._assumed[p] for p in places if p in self._assumed), None)
         if found is not None:
             return (
-                f"node `{found.node}` broadcasts `{found.dim}` and `{found.other}`, which this plan takes for equal; build with "
-                f"`--dim {found.dim}=1` for an extent of 1"
+                f"node `{found.node}` broadcasts `{found.dim}` and `{found.other}`, which this plan takes for equal; "
+                f"build with `--dim {found.dim}=1` for an extent of 1"
             )
         free = [f"{text(e, self.labels)}_{k}" if isinstance(e, str) else "-1" for k, e in enumerate(info.shape)]
         shape = ",".join(free)

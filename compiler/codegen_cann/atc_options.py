@@ -49,7 +49,10 @@ class AtcOption:
 
 _FILE, _FOLDER, _TEXT = AtcOption("file"), AtcOption("folder"), AtcOption()
 _BIT, _BOOL = AtcOption(values=("0", "1")), AtcOption(values=("true", "false"))
-_ADJUST = "graphs of occ have the formats that the ONNX model declares, and `atc` reads this of other frameworks alone: leave it out"
+_ADJUST = (
+    "graphs of occ have the formats that the ONNX model declares, and `atc` reads this of other frameworks "
+    "alone: leave it out"
+)
 
 
 def _own(key: str) -> AtcOption:
@@ -69,8 +72,10 @@ ATC_OPTIONS: dict[str, AtcOption] = {
     "input_shape": _instead("`--shape NAME=1,3,224,224` gives extents, `-C dynamic_ranges=DIM=1..8` bounds"),
     "input_format": _instead("inputs have the layout that the ONNX model declares: add a Transpose to the model", "NCHW", "ND", "NCDHW"),
     "soc_version": _own("soc_version"),
-    "precision_mode": _own("precision_mode"), "precision_mode_v2": _own("precision_mode_v2"), "keep_dtype": _own("keep_dtype"),
-    "dynamic_batch_size": _own("dynamic_batch_size"), "dynamic_image_size": _own("dynamic_image_size"), "dynamic_dims": _own("dynamic_dims"),
+    "precision_mode": _own("precision_mode"), "precision_mode_v2": _own("precision_mode_v2"),
+    "keep_dtype": _own("keep_dtype"),
+    "dynamic_batch_size": _own("dynamic_batch_size"), "dynamic_image_size": _own("dynamic_image_size"),
+    "dynamic_dims": _own("dynamic_dims"),
     "fusion_switch_file": _own("fusion_switch_file"), "insert_op_conf": _own("aipp"),
     "op_select_implmode": _own("op_select_impl_mode"), "optypelist_for_implmode": _own("optypelist_for_implmode"),
     "input_fp16_nodes": _own("input_fp16_nodes"), "output_type": _own("output_type"),
@@ -78,37 +83,45 @@ ATC_OPTIONS: dict[str, AtcOption] = {
     "op_precision_mode": _FILE, "modify_mixlist": _FILE, "customize_dtypes": _FILE, "allow_hf32": _BOOL,
     "deterministic": _BIT, "deterministic_level": AtcOption(values=("0", "1", "2")), "is_weight_clip": _BIT,
     # how graphs are optimised
-    "buffer_optimize": AtcOption(values=("l1_optimize", "l2_optimize", "off_optimize")), "optimization_switch": _TEXT, "oo_level": _TEXT,
-    "enable_small_channel": _BIT, "disable_reuse_memory": _BIT, "enable_single_stream": _BOOL, "atomic_clean_policy": _BIT,
-    "ac_parallel_enable": _BIT, "tiling_schedule_optimize": _BIT, "static_model_ops_lower_limit": _TEXT, "jit_compile": AtcOption(values=("0", "1", "2")),
+    "buffer_optimize": AtcOption(values=("l1_optimize", "l2_optimize", "off_optimize")), "optimization_switch": _TEXT,
+    "oo_level": _TEXT, "enable_small_channel": _BIT, "disable_reuse_memory": _BIT, "enable_single_stream": _BOOL,
+    "atomic_clean_policy": _BIT, "ac_parallel_enable": _BIT, "tiling_schedule_optimize": _BIT,
+    "static_model_ops_lower_limit": _TEXT, "jit_compile": AtcOption(values=("0", "1", "2")),
     "shape_generalized_build_mode": AtcOption(values=("shape_generalized", "shape_precise")),
     "raw_ge_options": _FILE, "raw_ge_options_ignore_unsupported": _BOOL,
     # weights
-    "enable_compress_weight": _BOOL, "compress_weight_conf": _FILE, "compression_optimize_conf": _FILE, "sparsity": _BIT,
+    "enable_compress_weight": _BOOL, "compress_weight_conf": _FILE, "compression_optimize_conf": _FILE,
+    "sparsity": _BIT,
     "enable_attr_compression": _BOOL, "external_weight": AtcOption(values=("0", "1", "2")),
     # the chip and the machine
-    "virtual_type": _BIT, "core_type": AtcOption(values=("AiCore", "VectorCore")), "aicore_num": _TEXT, "device_id": _TEXT,
-    "host_env_os": _TEXT, "host_env_cpu": _TEXT, "cluster_config": _FILE, "hccl_sub_comm_config": _FILE, "build_config": _TEXT,
+    "virtual_type": _BIT, "core_type": AtcOption(values=("AiCore", "VectorCore")), "aicore_num": _TEXT,
+    "device_id": _TEXT, "host_env_os": _TEXT, "host_env_cpu": _TEXT, "cluster_config": _FILE,
+    "hccl_sub_comm_config": _FILE, "build_config": _TEXT,
     # tuning and caches
     "auto_tune_mode": _TEXT, "mdl_bank_path": _FOLDER, "op_bank_path": _FOLDER, "op_compiler_cache_dir": _FOLDER,
     "op_compiler_cache_mode": AtcOption(values=("enable", "disable", "force")),
     # inspection
-    "log": AtcOption(values=("debug", "info", "warning", "error", "null")), "op_debug_level": AtcOption(values=("0", "1", "2", "3", "4")),
-    "op_debug_config": _FILE, "debug_dir": _FOLDER, "status_check": _BIT, "quant_dumpable": _BIT, "display_model_info": _BIT,
+    "log": AtcOption(values=("debug", "info", "warning", "error", "null")),
+    "op_debug_level": AtcOption(values=("0", "1", "2", "3", "4")),
+    "op_debug_config": _FILE, "debug_dir": _FOLDER, "status_check": _BIT, "quant_dumpable": _BIT,
+    "display_model_info": _BIT,
     # no effect on graphs of occ, or makes them wrong
     "out_nodes": _instead(
         "atc ends the model there: `occ extract MODEL --to NAME -o part.onnx` does so, and part.onnx is what to build; "
         "`--outputs NAME` adds outputs to the declared ones"
     ),
-    "input_shape_range": _instead("`-C dynamic_ranges=DIM=1..8` gives bounds to the dims that `occ inspect MODEL` names"),
+    "input_shape_range": _instead("`-C dynamic_ranges=DIM=1..8` gives bounds to the dims that `occ inspect MODEL` "
+                                  "names"),
     "input_hint_shape": _instead("`-C dynamic_dims=` and `-C dynamic_ranges=` give the sizes of symbolic dims"),
     "is_input_adjust_hw_layout": _instead(_ADJUST, "false"), "is_output_adjust_hw_layout": _instead(_ADJUST, "false"),
     "weight": _instead("it is the weight file of a Caffe model: export the model to ONNX"),
     "op_name_map": _instead("it names operators of Caffe and TensorFlow: export the model to ONNX"),
     "enable_scope_fusion_passes": _instead("it is for TensorFlow: `--rules FILE` loads fusions of your own"),
-    "cal_conf": _instead("quantise the ONNX model: operators between QuantizeLinear and DequantizeLinear run in 8 bits"),
+    "cal_conf": _instead("quantise the ONNX model: operators between QuantizeLinear and DequantizeLinear run in 8 "
+                         "bits"),
     "singleop": _instead("`-C enable_cann_graph=false` builds and runs a model operator by operator"),
-    "om": _instead("`occ inspect` describes models and artifacts"), "json": _instead("`occ dump --stage ge --format json` writes graphs"),
+    "om": _instead("`occ inspect` describes models and artifacts"),
+    "json": _instead("`occ dump --stage ge --format json` writes graphs"),
     "dump_mode": _instead("`occ dump --stage ge` shows graphs with their shapes", "0"),
     "save_original_model": _instead("`--emit air` writes the graph before it is compiled", "false"),
     "check_report": _instead("`occ check MODEL` reports what the device cannot take"),

@@ -32,7 +32,8 @@ _HALVES = (*FP16_ONLY, "ascend310b")
 # precision_mode -> its current precision_mode_v2 name; one has none
 PRECISION_MODES: dict[str, str] = {
     "force_fp16": "fp16", "force_fp32": "cube_fp16in_fp32out", "cube_fp16in_fp32out": "cube_fp16in_fp32out",
-    "allow_fp32_to_fp16": "allow_fp32_to_fp16", "must_keep_origin_dtype": "origin", "allow_mix_precision": "mixed_float16",
+    "allow_fp32_to_fp16": "allow_fp32_to_fp16", "must_keep_origin_dtype": "origin",
+    "allow_mix_precision": "mixed_float16",
     "allow_mix_precision_fp16": "mixed_float16", "allow_mix_precision_bf16": "mixed_bfloat16",
 }  # fmt: skip
 PRECISION_MODES_V2 = ("origin", "fp16", "cube_fp16in_fp32out", "mixed_float16", "mixed_bfloat16")
@@ -71,12 +72,14 @@ class AscendOptions(Options):
     precision_mode: str = option("", "older spelling of `precision_mode_v2`", choices=tuple(PRECISION_MODES))
     precision_mode_v2: str = option(
         "",
-        "what FLOAT is computed in: `origin`, as the model says, by default on the 910B and 910_93, `cube_fp16in_fp32out` on the others",
+        "what FLOAT is computed in: `origin`, as the model says, by default on the 910B and 910_93, "
+        "`cube_fp16in_fp32out` on the others",
         choices=PRECISION_MODES_V2,
     )
     keep_dtype: str = option(
         "auto",
-        "nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as `atc --keep_dtype` takes it",
+        "nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as "
+        "`atc --keep_dtype` takes it",
     )
     op_select_impl_mode: str = option("", "which kernels operators use", choices=("high_performance", "high_precision"))
     optypelist_for_implmode: str = option("", "operators that `op_select_impl_mode` is for, separated by commas")
@@ -84,15 +87,18 @@ class AscendOptions(Options):
     dynamic_image_size: str = option("", "heights and widths, such as 416,416;832,832")
     dynamic_dims: str = option(
         "",
-        "values of all symbolic dims, in order, such as 1,128;8,128, or by name, such as past=16,total=17;past=32,total=33",
+        "values of all symbolic dims, in order, such as 1,128;8,128, or by name, such as "
+        "past=16,total=17;past=32,total=33",
     )
     dynamic_ranges: str = option(
         "",
-        "bounds of the symbolic dims, such as height=32..1280:32,width=?, or what one always is, total=past+1: one graph for all such sizes",
+        "bounds of the symbolic dims, such as height=32..1280:32,width=?, or what one always is, total=past+1: one "
+        "graph for all such sizes",
     )
     aipp: str = option(
         "",
-        "file of a static AIPP configuration, as `atc --insert_op_conf` takes it: the device makes inputs out of pictures",
+        "file of a static AIPP configuration, as `atc --insert_op_conf` takes it: the device makes inputs out of "
+        "pictures",
     )
     fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
     input_fp16_nodes: str = option("", "inputs that are FLOAT16 instead of FLOAT, separated by `;`")
@@ -101,9 +107,9 @@ class AscendOptions(Options):
     )
     qdq: Literal["integer", "float"] = option(
         "integer",
-        "quantised operators: in the 8-bit integers of the matrix unit, on the 310P and 910B through AscendQuant and AscendDequant, "
-        "which round in half precision; `float` computes what lies between DequantizeLinear and QuantizeLinear in FLOAT, and "
-        "integer operators exactly",
+        "quantised operators: in the 8-bit integers of the matrix unit, on the 310P and 910B through AscendQuant and "
+        "AscendDequant, which round in half precision; `float` computes what lies between DequantizeLinear and "
+        "QuantizeLinear in FLOAT, and integer operators exactly",
     )
     offload: Literal["all", "cost"] = option(
         "all", "`cost` leaves parts to the CPU that by estimate take longer on the device, copies included"
@@ -192,7 +198,10 @@ def chip_hint(soc: str, target: str = "") -> str:
     if soc.lower().startswith(_NEXT):
         return f"occ has no target for this generation, whose kernels are others; chips: {own}"
     if soc == "Ascend910B" and target == "ascend910b":
-        return f"that is a chip of the first 910 generation, of `-t ascend910`; `npu-smi info` shows the digit of the others: {own}"
+        return (
+            "that is a chip of the first 910 generation, of `-t ascend910`; `npu-smi info` shows the digit of the "
+            f"others: {own}"
+        )
     for other, chips in SOCS.items():
         if soc in chips:
             return f"it is one of `-t {other}`; chips of `{target}`: {own}" if target else f"`-t {other}`"
@@ -205,7 +214,8 @@ def chip_remarks(options: AscendOptions) -> list[str]:
     if options.soc_version != "Ascend910B":
         return []
     return [
-        "Ascend910B is a chip of the first 910 generation; one that `npu-smi info` shows as 910B1 to 910B4 needs `-t ascend910b -C soc_version=Ascend910B...` with the digit"
+        "Ascend910B is a chip of the first 910 generation; one that `npu-smi info` shows as 910B1 to 910B4 needs "
+        "`-t ascend910b -C soc_version=Ascend910B...` with the digit"
     ]
 
 

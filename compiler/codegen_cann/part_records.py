@@ -102,7 +102,8 @@ def record_of(d: DeviceGraph, options: AscendOptions, members: list[str], m: Mod
             _tensor(name, r.desc, v)
             for name, r, v in zip(graph.output_names, graph.outputs, d.part.outputs, strict=True)
         ],
-        files=members, command=atc.command(graph.name, options, [*arguments(m, options), *range_arguments(m, options)]), gears=with_gears,
+        files=members, command=atc.command(graph.name, options, [*arguments(m, options), *range_arguments(m, options)]),
+        gears=with_gears,
         ranges={name: [r.least, -1 if r.most is None else r.most, r.step] for name, r in within.items()},
         sums={name: (r.of, r.plus) for name, r in within.items() if r.of},
         weights=graph.weights, workspace=d.workspace, program=f"device/{graph.name}.program.json" if one_by_one else "",

@@ -74,8 +74,8 @@ def to_compile(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> list[Ke
         raise error(
             "OCC0401",
             f"no C++ compiler was found, and {len(found)} of {len(kernels)} kernels are not in the build cache",
-            help="install one (`apt install g++`), import a store that has them (`occ cache --import FILE`), or build with "
-            "`-t cpu-jit`, which needs none",
+            help="install one (`apt install g++`), import a store that has them (`occ cache --import FILE`), or "
+            "build with `-t cpu-jit`, which needs none",
         )
     return found
 
@@ -90,7 +90,10 @@ def _is_endless(kernel: Kernel, cache: Cache) -> bool:
 def _simplified(kernel: Kernel) -> Kernel:
     """The kernel with the fallback schedule, with a `RuntimeWarning`."""
     assert kernel.simpler is not None
-    text = f"Halide did not compile the kernel `{kernel.name}` in {_SECONDS:g} seconds: it has plain loops now, and is slow"
+    text = (
+        f"Halide did not compile the kernel `{kernel.name}` in {_SECONDS:g} seconds: it has plain loops now, and "
+        "is slow"
+    )
     warnings.warn(text, RuntimeWarning, stacklevel=3)
     return kernel.simpler()
 

@@ -20,8 +20,8 @@ from occ.compiler.ir.te.walks import walk
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _SMALL = 2.0**22
 _PLAIN_CALLS = {
-    "abs": "abs", "sqrt": "sqrt", "tan": "tan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh", "atanh": "atanh",
-    "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round",
+    "abs": "abs", "sqrt": "sqrt", "tan": "tan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh",
+    "atanh": "atanh", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round",
     "atan2": "atan2", "popcount": "popcount",
 }  # fmt: skip
 

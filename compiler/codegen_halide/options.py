@@ -22,29 +22,30 @@ class CpuOptions(NativeOptions):
 
     also: str = option(
         "",
-        "further machines to build for, by names of processors or Halide targets, with commas between: the artifact has code for "
-        "all, and the best that a machine can run is chosen there",
+        "further machines to build for, by names of processors or Halide targets, with commas between: the artifact "
+        "has code for all, and the best that a machine can run is chosen there",
     )
     schedule: Literal["rules", "fallback"] = option(
         "rules", "`fallback` gives all kernels plain loops: the baseline of measurements"
     )
     precision: Literal["f32", "bf16", "int8"] = option(
         "f32",
-        "of the operands of products with constant f32 weights: `bf16` is up to twice as fast, and off by 0.2 %; `int8` is up to "
-        "three times as fast, and off by 1 %",
+        "of the operands of products with constant f32 weights: `bf16` is up to twice as fast, and off by 0.2 %; "
+        "`int8` is up to three times as fast, and off by 1 %",
     )
     winograd: Literal["auto", "off"] = option(
         "auto", "3x3 convolutions by Winograd's method: up to 3 times as fast, weights 4 times as large"
     )
     strassen: Literal["off", "auto", "on"] = option(
         "off",
-        "products with constant matrices by Strassen's method: `auto` where it was seen to gain, up to 10 % of a whole network on "
-        "Zen 5, `on` wherever it fits, with 96 rows and matrices of 384 x 384 or more; each kernel takes 0.3 s longer to compile",
+        "products with constant matrices by Strassen's method: `auto` where it was seen to gain, up to 10 % of a "
+        "whole network on Zen 5, `on` wherever it fits, with 96 rows and matrices of 384 x 384 or more; each kernel "
+        "takes 0.3 s longer to compile",
     )
     sanitize: Literal["off", "address", "undefined", "thread"] = option(
         "off",
-        "compile with a sanitizer, to look for faults: kernels and the thread pool with `address` and `thread`, the pool alone with "
-        "`undefined`; the process that runs the artifact needs the library of the sanitizer",
+        "compile with a sanitizer, to look for faults: kernels and the thread pool with `address` and `thread`, the "
+        "pool alone with `undefined`; the process that runs the artifact needs the library of the sanitizer",
     )
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
@@ -78,5 +79,8 @@ class CpuOptions(NativeOptions):
         for name in (self.halide_target, *self.others):
             arch = arch_of(name)
             if self.sanitize == "thread" and arch is not None and arch.bits < 64:
-                what = f"option `sanitize` cannot be `thread` for `{name}`: the thread sanitizer needs addresses of 64 bits"
+                what = (
+                    f"option `sanitize` cannot be `thread` for `{name}`: the thread sanitizer needs addresses of "
+                    "64 bits"
+                )
                 raise error("OCC0603", what, help="leave it out, or look for faults on another machine")

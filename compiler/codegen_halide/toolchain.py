@@ -162,7 +162,8 @@ def toolchain() -> Toolchain:
         raise error(
             "OCC0402",
             "Halide is not installed",
-            help="build with `-t cpu-jit`, the default without it, or `pip install halide` on x86-64 with Python up to 3.13",
+            help="build with `-t cpu-jit`, the default without it, or `pip install halide` on x86-64 with Python up "
+            "to 3.13",
         )
     cxx = compiler(_INSTEAD) if os.environ.get("OCC_CXX") or find_cxx() is not None else None
     try:

@@ -20,7 +20,8 @@ def _generate(_: Build, m: Module) -> Generated:
     infos = weight_infos(list(weight_offsets(m)), [w.nbytes for w in weights])
     inputs, outputs, dims, constraints = signature(m)
     made = Manifest(
-        m.name, INTERP.name, f"occ {occ_version()}", dims, inputs, outputs, constraints, infos, Plan([], [], [], [], []),
+        m.name, INTERP.name, f"occ {occ_version()}", dims, inputs, outputs, constraints, infos,
+        Plan([], [], [], [], []),
         engine="interp",
     )  # fmt: skip
     return Generated(Artifact(made, weights, b"", {TEXT: module_text(m, "../weights.bin").encode()}))

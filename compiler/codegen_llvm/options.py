@@ -15,7 +15,7 @@ class LlvmOptions(NativeOptions):
 
     optimize: Literal["auto", "always"] = option(
         "auto",
-        "`always` puts small kernels through all of LLVM's optimisations too: such a kernel takes up to four times as long to "
-        "compile, and about half a microsecond less to run",
+        "`always` puts small kernels through all of LLVM's optimisations too: such a kernel takes up to four times "
+        "as long to compile, and about half a microsecond less to run",
         key="llvm.optimize",
     )

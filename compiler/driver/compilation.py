@@ -95,8 +95,8 @@ class Compilation:
         self.seconds["import"] = time.perf_counter() - start
         self.source = name_of(cast(Source, source) if is_program_file(source) else self.given, self.module)
         self.context = Context(
-            self.target, self.options.machine, source=self.source, options=self.options, rules=tuple(self.extensions.rules),
-            schedule_rules=tuple(self.extensions.schedule_rules),
+            self.target, self.options.machine, source=self.source, options=self.options,
+            rules=tuple(self.extensions.rules), schedule_rules=tuple(self.extensions.schedule_rules),
             tune=settings.tune, why=settings.why,
         )  # fmt: skip
         self._save_text()

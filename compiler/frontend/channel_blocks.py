@@ -21,8 +21,9 @@ _SIZES = (8, 16)  # on processors with AVX or less, and with AVX-512 or NEON
 _STORED = ("Conv", "ReorderInput")  # operators for which the block size matters
 # Operators that may read blocked channels unknowingly.
 _ANY_ORDER = frozenset((
-    "Add", "Clip", "Concat", "Div", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mish", "Mul", "Relu",
-    "Sigmoid", "Softplus", "Sub", "Sum", "Swish", "Tanh", "com.microsoft.Gelu", "com.microsoft.QuickGelu", "yield",
+    "Add", "Clip", "Concat", "Div", "Elu", "Gelu", "HardSigmoid", "HardSwish", "LeakyRelu", "Max", "Min", "Mish", "Mul",
+    "Relu", "Sigmoid", "Softplus", "Sub", "Sum", "Swish", "Tanh", "com.microsoft.Gelu", "com.microsoft.QuickGelu",
+    "yield",
 ))  # fmt: skip
 
 

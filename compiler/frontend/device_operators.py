@@ -100,10 +100,13 @@ def _type(name: str, info: ValueInfoProto | None, known: Mapping[str, Dim], prot
         dims.append(d.dim_value if d.HasField("dim_value") and d.dim_value >= 0 else known.get(d.dim_param))
     found = [d for d in dims if d is not None]
     if tensor is None or dtype is None or not tensor.HasField("shape") or len(found) != len(dims):
-        what = f"nothing states the type of `{shorten(name)}`, a result of the device's operator `{shorten(proto.op_type)}`"
+        what = (
+            f"nothing states the type of `{shorten(name)}`, a result of the device's operator "
+            f"`{shorten(proto.op_type)}`"
+        )
         help_ = (
-            "export with shapes: `value_info` of the model has to have its element type, and its extents as numbers or names"
-            " of those of inputs"
+            "export with shapes: `value_info` of the model has to have its element type, and its extents as numbers "
+            "or names of those of inputs"
         )
         raise error("OCC0108", what, where=where, help=help_)
     return TensorType(dtype, tuple(found))

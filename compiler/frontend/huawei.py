@@ -3,7 +3,8 @@
 AMCT leaves products on 8-bit codes between AscendQuant and AscendDequant, which alone have the scales:
 
 `%q = AscendQuant(%x) {offset, scale}  %p = Conv(%q, @w, @b)  %y = AscendDequant(%p, @s)` -->
-`%q = QuantizeLinear(%x, 1 / scale, offset)  %y = Conv(DequantizeLinear(%q, ..), DequantizeLinear(@w, s * scale), @b * s)`
+`%q = QuantizeLinear(%x, 1 / scale, offset)`
+`%y = Conv(DequantizeLinear(%q, ..), DequantizeLinear(@w, s * scale), @b * s)`
 
 Passes turn that into integer products on every target, and back into AscendQuant and AscendDequant on chips that have
 them. The operators' meaning follows their prototypes and ONNX plug-ins in CANN's public repositories (ops-nn, 2026-08).

@@ -14,8 +14,8 @@ def te_kernel(text: str) -> TeKernel:
     """A te function from text, in the form of dumps of the stage `scheduled`.
 
     Args:
-        text: `te @twice[n](%x: f32[n]) -> (y: f32[n]) { y[i<n] = %x[i] + %x[i] }`. Operands are its parameters in order;
-            its dims are extents of theirs.
+        text: `te @twice[n](%x: f32[n]) -> (y: f32[n]) { y[i<n] = %x[i] + %x[i] }`. Operands are its parameters in
+            order; its dims are extents of theirs.
 
     Raises:
         CompileError: OCC0615 the text is not valid, or is not one function.

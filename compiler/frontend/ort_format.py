@@ -38,7 +38,8 @@ _FIELDS = {
         "OperatorSetId": "domain version",
         "StringStringEntry": "key value",
         "Graph": "initializers node_args nodes max_node_index node_edges inputs outputs sparse_initializers",
-        "Node": "name doc_string domain since_version index op_type type execution_provider_type inputs outputs attributes",
+        "Node": "name doc_string domain since_version index op_type type execution_provider_type inputs outputs "
+        "attributes",
         "Attribute": "name doc_string type f i s t g floats ints strings tensors graphs",
         "Tensor": "name doc_string dims data_type raw_data string_data external_data_offset",
         "SparseTensor": "values indices dims",

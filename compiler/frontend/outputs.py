@@ -44,5 +44,8 @@ def outputs_of(graph: GraphProto, known: Iterable[str], asked: Sequence[str], si
 def _remedy(name: str, node: str, nodes: dict[str, list[str]], values: set[str]) -> str:
     if node in nodes:
         count = sum(map(bool, nodes[node]))
-        return f"the node `{shorten(node)}` has {count} result{'s' if count != 1 else ''}; the first is `{shorten(node)}:0`"
+        return (
+            f"the node `{shorten(node)}` has {count} result{'s' if count != 1 else ''}; the first is "
+            f"`{shorten(node)}:0`"
+        )
     return closest(name, values | nodes.keys()) or "`occ dump MODEL --stage imported` shows the values"

@@ -229,8 +229,8 @@ class Signature:
                 raise error(
                     "OCC0205",
                     f"--shape of `{shorten(name)}` gives {given} where the model has the constant {declared}",
-                    help=f"its nodes were written for {declared}: give that, or export the model again with this size, or with this axis "
-                    "dynamic (`dynamic_shapes` of torch.onnx.export)",
+                    help=f"its nodes were written for {declared}: give that, or export the model again with this "
+                    "size, or with this axis dynamic (`dynamic_shapes` of torch.onnx.export)",
                 )
         return result
 

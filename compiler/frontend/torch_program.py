@@ -91,7 +91,10 @@ def _loaded(path: Path) -> Any:
     except MemoryError:
         raise
     except Exception as e:
-        help_ = "write it with `torch.export.save(torch.export.export(module, args), 'model.pt2')`, and this release of torch"
+        help_ = (
+            "write it with `torch.export.save(torch.export.export(module, args), 'model.pt2')`, and this release "
+            "of torch"
+        )
         text = f"`{path}` is not a program of torch.export that torch {torch.__version__} can read"
         raise error("OCC0102", text, notes=[shorten(cause_of(e), 300)], help=help_) from None
     finally:

@@ -210,16 +210,18 @@ UNARY: dict[str, Callable[[Any], Any]] = {
     "Floor": np.floor, "Gelu": _gelu, "HardSwish": lambda v: v * np.clip(v + 3, 0, 6) / 6, "Invert": np.invert,
     "Identity": lambda v: v, "Log": np.log, "Mish": lambda v: v * np.tanh(_softplus(v)), "Neg": np.negative,
     "Reciprocal": lambda v: 1 / v, "Relu": lambda v: np.maximum(v, 0), "Rint": _round, "Round": _round,
-    "Rsqrt": lambda v: 1 / np.sqrt(v), "Selu": _selu, "Sigmoid": _sigmoid, "Sign": np.sign, "Sin": np.sin, "Sinh": np.sinh,
-    "Softplus": _softplus, "Softsign": lambda v: v / (1 + np.abs(v)), "Sqrt": np.sqrt, "Square": np.square, "Tan": np.tan,
+    "Rsqrt": lambda v: 1 / np.sqrt(v), "Selu": _selu, "Sigmoid": _sigmoid, "Sign": np.sign, "Sin": np.sin,
+    "Sinh": np.sinh, "Softplus": _softplus, "Softsign": lambda v: v / (1 + np.abs(v)), "Sqrt": np.sqrt,
+    "Square": np.square, "Tan": np.tan,
     "Tanh": np.tanh, "TensorMove": lambda v: v,
 }  # fmt: skip
 BINARY: dict[str, Callable[[Any, Any], Any]] = {
     "Add": np.add, "BitwiseAnd": np.bitwise_and, "BitwiseOr": np.bitwise_or, "BitwiseXor": np.bitwise_xor,
     "DivNoNan": _div_no_nan, "Equal": np.equal, "FloorDiv": np.floor_divide, "FloorMod": np.mod, "Greater": np.greater,
     "GreaterEqual": np.greater_equal, "LeftShift": np.left_shift, "Less": np.less, "LessEqual": np.less_equal,
-    "LogicalAnd": np.logical_and, "LogicalOr": np.logical_or, "Maximum": np.maximum, "Minimum": np.minimum, "Mod": np.fmod,
-    "Mul": np.multiply, "NotEqual": np.not_equal, "Pow": _pow, "RealDiv": _real_div, "RightShift": np.right_shift,
+    "LogicalAnd": np.logical_and, "LogicalOr": np.logical_or, "Maximum": np.maximum, "Minimum": np.minimum,
+    "Mod": np.fmod, "Mul": np.multiply, "NotEqual": np.not_equal, "Pow": _pow, "RealDiv": _real_div,
+    "RightShift": np.right_shift,
     "Sub": np.subtract, "TruncateDiv": _truncate_div,
 }  # fmt: skip
 KERNELS: dict[str, Kernel] = {

@@ -38,8 +38,8 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
         return made
     except NoKernel as e:
         remedy = (
-            "for a kernel that is missing, build with another `-C precision_mode_v2` or for another chip; a limit that is"
-            " exceeded is a fault of occ: report it with the model"
+            "for a kernel that is missing, build with another `-C precision_mode_v2` or for another chip; a limit "
+            "that is exceeded is a fault of occ: report it with the model"
         )
         raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", remedy) from None
     except NotSimulated as e:

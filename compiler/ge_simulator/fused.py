@@ -145,6 +145,7 @@ def _flash(node: Node, x: Arrays) -> np.ndarray:
 
 
 KERNELS: dict[str, Kernel] = {
-    "AddRmsNorm": _add_rms_norm, "FusedInferAttentionScore": _fused_infer, "IncreFlashAttention": _flash, "PromptFlashAttention": _flash,
+    "AddRmsNorm": _add_rms_norm, "FusedInferAttentionScore": _fused_infer, "IncreFlashAttention": _flash,
+    "PromptFlashAttention": _flash,
     "RmsNorm": _rms_norm, "RotaryMul": _rotary, "RotaryPositionEmbedding": _rotary, "SwiGlu": _swiglu,
 }  # fmt: skip

@@ -22,21 +22,24 @@ UNITS = ("AICore", "AICPU", "TF")  # in the order in which GE tries them
 # What GE handles itself: structure, views, sizes (operators of its ge_local engine); `PASS` marks what it replaces.
 GE_LOCAL = frozenset(
     {
-        "Bitcast", "Const", "Constant", "Data", "ExpandDims", "FileConstant", "Flatten", "FlattenV2", "Identity", "IdentityN", "If", "NetOutput", "Rank", "Reshape",
-        "Shape", "ShapeN", "Size", "Squeeze", "SqueezeV2", "SqueezeV3", "StatelessIf", "StatelessWhile", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "While",
+        "Bitcast", "Const", "Constant", "Data", "ExpandDims", "FileConstant", "Flatten", "FlattenV2", "Identity",
+        "IdentityN", "If", "NetOutput", "Rank", "Reshape", "Shape", "ShapeN", "Size", "Squeeze", "SqueezeV2",
+        "SqueezeV3", "StatelessIf", "StatelessWhile", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "While",
     }
 )  # fmt: skip
 _CODES = {
-    "FLOAT": "f32", "FLOAT16": "f16", "BF16": "bf16", "DOUBLE": "f64", "BOOL": "b1", "INT8": "i8", "INT16": "i16", "INT32": "i32", "INT64": "i64",
-    "UINT8": "u8", "UINT16": "u16", "UINT32": "u32", "UINT64": "u64", "COMPLEX64": "c64", "COMPLEX128": "c128", "INT4": "i4",
+    "FLOAT": "f32", "FLOAT16": "f16", "BF16": "bf16", "DOUBLE": "f64", "BOOL": "b1", "INT8": "i8", "INT16": "i16",
+    "INT32": "i32", "INT64": "i64", "UINT8": "u8", "UINT16": "u16", "UINT32": "u32", "UINT64": "u64",
+    "COMPLEX64": "c64", "COMPLEX128": "c128", "INT4": "i4",
 }  # fmt: skip
 _GE_NAMES = {code: name for name, code in _CODES.items()}
 _NAMES = {
     np.dtype(v): k
     for k, v in {
         "FLOAT": np.float32, "FLOAT16": np.float16, "BF16": ml_dtypes.bfloat16, "DOUBLE": np.float64, "BOOL": np.bool_,
-        "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "UINT8": np.uint8, "UINT16": np.uint16,
-        "UINT32": np.uint32, "UINT64": np.uint64, "COMPLEX64": np.complex64, "INT4": ml_dtypes.int4, "COMPLEX128": np.complex128,
+        "INT8": np.int8, "INT16": np.int16, "INT32": np.int32, "INT64": np.int64, "UINT8": np.uint8,
+        "UINT16": np.uint16, "UINT32": np.uint32, "UINT64": np.uint64, "COMPLEX64": np.complex64,
+        "INT4": ml_dtypes.int4, "COMPLEX128": np.complex128,
     }.items()
 }  # fmt: skip
 _ANY = "?"

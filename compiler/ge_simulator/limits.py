@@ -74,12 +74,16 @@ def _boxes_a_class(node: Node) -> Sequence[int]:
 
 
 MEASURES: dict[str, Callable[[Node], Sequence[int]]] = {
-    "boxes a class": _boxes_a_class, "bytes of a row": _row_bytes, "dilations": _attribute("dilations"), "heads": lambda node: (node.attrs["num_heads"],),
-    "transposed weight": lambda node: (int(node.attrs.get("transpose_weight", False)),), "weight groups": lambda node: (node.attrs.get("antiquant_group_size", 0),),
+    "boxes a class": _boxes_a_class, "bytes of a row": _row_bytes, "dilations": _attribute("dilations"),
+    "heads": lambda node: (node.attrs["num_heads"],),
+    "transposed weight": lambda node: (int(node.attrs.get("transpose_weight", False)),),
+    "weight groups": lambda node: (node.attrs.get("antiquant_group_size", 0),),
     "heads a group": lambda node: (node.attrs["num_heads"] // (node.attrs.get("num_key_value_heads", 0) or node.attrs["num_heads"]),),
-    "rank": lambda node: (len(node.input_descs[0].shape),), "masked rows past 128": _loose_rows, "width": lambda node: (node.input_descs[0].shape[-1],), "filter": lambda node: node.input_descs[1].shape[2:],
+    "rank": lambda node: (len(node.input_descs[0].shape),), "masked rows past 128": _loose_rows,
+    "width": lambda node: (node.input_descs[0].shape[-1],), "filter": lambda node: node.input_descs[1].shape[2:],
     "inputs": lambda node: (len(node.input_descs),), "outputs": lambda node: (len(node.output_descs),),
-    "pads": _attribute("pads"), "strides": _attribute("strides"), "weight": lambda node: node.input_descs[1].shape, "window": lambda node: (prod(node.attrs["ksize"]),),
+    "pads": _attribute("pads"), "strides": _attribute("strides"), "weight": lambda node: node.input_descs[1].shape,
+    "window": lambda node: (prod(node.attrs["ksize"]),),
 }  # fmt: skip
 
 

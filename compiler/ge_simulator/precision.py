@@ -77,7 +77,11 @@ class Precision:
         if name in ("", "FLOAT16", "BF16") or node.type in _EXACT:  # FLOAT besides them is as in the graph
             raised = (_FLOAT,) if name and self.mode != "origin" and node.type not in _EXACT else ()
             return Wanted((_FLOAT, *raised), frozenset({"FLOAT"} if raised else ()))
-        free = frozenset() if self.mode == "origin" else frozenset({"FLOAT", "BF16" if "bfloat" in self.mode else "FLOAT16"})  # fmt: skip
+        free = (
+            frozenset()
+            if self.mode == "origin"
+            else frozenset({"FLOAT", "BF16" if "bfloat" in self.mode else "FLOAT16"})
+        )
         if self.mode != "origin" and node.attrs.get("_keep_dtype", 0):
             return Wanted(_KEPT, free)
         return Wanted(cube if node.type in CUBE else vector, free)

@@ -16,11 +16,13 @@ from occ.compiler.ge_simulator.schema import model_class
 # The enumeration of ge.proto, and that of ge::DataType, which attributes use.
 _PROTO_TYPES: dict[int, Any] = {
     1: np.float32, 2: np.float16, 3: np.int8, 4: np.uint8, 5: np.int16, 6: np.uint16, 7: np.int32, 8: np.int64,
-    9: np.uint32, 10: np.uint64, 11: np.bool_, 12: np.float64, 16: np.complex64, 17: np.complex128, 27: ml_dtypes.bfloat16, 28: ml_dtypes.int4,
+    9: np.uint32, 10: np.uint64, 11: np.bool_, 12: np.float64, 16: np.complex64, 17: np.complex128,
+    27: ml_dtypes.bfloat16, 28: ml_dtypes.int4,
 }  # fmt: skip
 _CPP_TYPES: dict[int, Any] = {
     0: np.float32, 1: np.float16, 2: np.int8, 3: np.int32, 4: np.uint8, 6: np.int16, 7: np.uint16, 8: np.uint32,
-    9: np.int64, 10: np.uint64, 11: np.float64, 12: np.bool_, 16: np.complex64, 17: np.complex128, 27: ml_dtypes.bfloat16, 29: ml_dtypes.int4,
+    9: np.int64, 10: np.uint64, 11: np.float64, 12: np.bool_, 16: np.complex64, 17: np.complex128,
+    27: ml_dtypes.bfloat16, 29: ml_dtypes.int4,
 }  # fmt: skip
 _FORMATS = {0: "NCHW", 1: "NHWC", 2: "ND", 27: "NDHWC", 30: "NCDHW"}
 _LISTS = {1: "s", 2: "i", 3: "f", 4: "b", 10: "dt"}

@@ -13,8 +13,8 @@ Arrays = list[Any]
 Kernel = Callable[[Node, Arrays], Any]
 # Attribute values that the kernels support.
 _ONLY: dict[str, Any] = {
-    "direction": "UNIDIRECTIONAL", "cell_type": "LSTM", "cell_depth": 1, "use_peephole": False, "keep_prob": 1.0, "cell_clip": -1.0,
-    "num_proj": 0, "time_major": True, "activation": "tanh", "forget_bias": 0.0, "reset_after": True,
+    "direction": "UNIDIRECTIONAL", "cell_type": "LSTM", "cell_depth": 1, "use_peephole": False, "keep_prob": 1.0,
+    "cell_clip": -1.0, "num_proj": 0, "time_major": True, "activation": "tanh", "forget_bias": 0.0, "reset_after": True,
 }  # fmt: skip
 
 

@@ -69,7 +69,8 @@ def _top_k(node: Node, x: Arrays) -> list[np.ndarray]:
 
 
 KERNELS: dict[str, Kernel] = {
-    "ArgMaxV2": _arg(np.argmax), "ArgMin": _arg(np.argmin), "Cumprod": _cumulative(np.cumprod, 1), "Cumsum": _cumulative(np.cumsum, 0), "ReduceMax": _reduce(np.max),
+    "ArgMaxV2": _arg(np.argmax), "ArgMin": _arg(np.argmin), "Cumprod": _cumulative(np.cumprod, 1),
+    "Cumsum": _cumulative(np.cumsum, 0), "ReduceMax": _reduce(np.max),
     "ReduceMean": _reduce(_mean), "ReduceMin": _reduce(np.min), "ReduceProd": _reduce(np.prod),
     "ReduceSum": _reduce(np.sum), "TopK": _top_k,
 }  # fmt: skip

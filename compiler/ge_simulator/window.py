@@ -191,7 +191,8 @@ def _resize_bilinear(node: Node, x: Arrays) -> np.ndarray:
 
 
 KERNELS: dict[str, Kernel] = {
-    "AvgPool3D": _avg_pool, "AvgPoolV2": _avg_pool, "Conv2D": _conv, "Conv2DTranspose": _conv_transpose, "Conv3D": _conv,
+    "AvgPool3D": _avg_pool, "AvgPoolV2": _avg_pool, "Conv2D": _conv, "Conv2DTranspose": _conv_transpose,
+    "Conv3D": _conv,
     "Conv3DTranspose": _conv_transpose, "GlobalAveragePool": _global_average, "MaxPool3D": _max_pool,
     "MaxPoolV3": _max_pool, "ResizeBilinearV2": _resize_bilinear, "ResizeNearestNeighborV2": _resize_nearest,
 }  # fmt: skip

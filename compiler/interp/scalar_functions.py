@@ -54,7 +54,8 @@ _UNARY: dict[str, Callable[..., Any]] = {
     "cos": np.cos, "tan": np.tan, "asin": np.arcsin, "acos": np.arccos, "atan": np.arctan, "sinh": np.sinh,
     "cosh": np.cosh, "tanh": np.tanh, "asinh": np.arcsinh, "acosh": np.arccosh, "atanh": np.arctanh,
     "floor": np.floor, "ceil": np.ceil, "trunc": np.trunc, "round_even": np.rint, "isnan": np.isnan, "isinf": np.isinf,
-    "popcount": np.bitwise_count, "pow": lambda a, b: _power(a, b), "atan2": np.arctan2, "nearest": np.rint, "decay": np.exp,
+    "popcount": np.bitwise_count, "pow": lambda a, b: _power(a, b), "atan2": np.arctan2, "nearest": np.rint,
+    "decay": np.exp,
     "log1p": np.log1p,
     "fma": lambda a, b, c: np.float64(a) * b + c,  # exact for f32, except that the sum is first rounded to f64
 }  # fmt: skip

@@ -129,7 +129,8 @@ class GraphBuilder:
 
 
 def _fit_body(
-    name: str, operands: Sequence[Value | None], captured: Sequence[Value], types: Sequence[Type], attrs: Mapping[str, Any]
+    name: str, operands: Sequence[Value | None], captured: Sequence[Value], types: Sequence[Type],
+    attrs: Mapping[str, Any]
 ) -> None:  # fmt: skip
     """Require that a body's operands have the types of its arguments.
 

@@ -27,7 +27,8 @@ def shortest_fraction(number: float) -> Fraction:
 def _simplest(low: Fraction, high: Fraction) -> Fraction:
     """The fraction with the smallest denominator in an interval, by the Stern-Brocot tree.
 
-    Graham, Knuth, Patashnik: Concrete Mathematics, section 4.5; with a step of Euclid's algorithm per level, not per number.
+    Graham, Knuth, Patashnik: Concrete Mathematics, section 4.5; with a step of Euclid's algorithm per level, not per
+    number.
 
     """
     whole = -(-low.numerator // low.denominator)

@@ -101,9 +101,9 @@ def emit_scan(e: RoutineEmitter, k: int, step: Step) -> None:
 def emit_loop(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     """`(limit, condition, *carried, *captures) -> (*carried, *scanned)`: a loop.
 
-    A function is repeated until its condition fails or the limit is reached. It is an error if there are more iterations
-    than scanned results have space for, or fewer unless the step defines and returns their number as a size. If nothing
-    bounds it, scanned results grow.
+    A function is repeated until its condition fails or the limit is reached. It is an error if there are more
+    iterations than scanned results have space for, or fewer unless the step defines and returns their number as a size.
+    If nothing bounds it, scanned results grow.
     """
     n = decode_attrs(step.attrs).n_carried
     (inner,), (*pairs, number, before, after) = e.r.inner[k], e.r.double_buffers[k]

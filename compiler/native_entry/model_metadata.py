@@ -21,8 +21,9 @@ _HEAD = struct.Struct("<8I10I")
 
 # The order of occ_dtype in runtime/c/occ.h, from 1 on.
 DTYPES = (
-    "f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "c64", "c128", "f8e4m3fn",
-    "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f6e2m3fn", "f6e3m2fn", "f4e2m1", "i4", "u4", "i2", "u2",
+    "f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "c64", "c128",
+    "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f6e2m3fn", "f6e3m2fn", "f4e2m1", "i4", "u4", "i2",
+    "u2",
 )  # fmt: skip
 
 

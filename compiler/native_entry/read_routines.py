@@ -266,7 +266,8 @@ class _Reader:
         r.double_buffers[k] += [self._slot(r, size, k) for size in (8, 1, 1)]
 
     def _iterations(
-        self, r: Routine, k: int, step: Step, states: Sequence[Buffer], given: Sequence[Buffer], first: Sequence[Buffer],
+        self, r: Routine, k: int, step: Step, states: Sequence[Buffer], given: Sequence[Buffer],
+        first: Sequence[Buffer],
     ) -> None:  # fmt: skip
         """The common part of Scan and Loop: a body over states that adds a slice to each scanned result.
 

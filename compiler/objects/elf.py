@@ -95,7 +95,8 @@ class _Image:
     """
 
     def __init__(
-        self, objects: list[ObjectFile], imports: Mapping[str, Symbol], exports: Mapping[str, Place], processor: Relocations
+        self, objects: list[ObjectFile], imports: Mapping[str, Symbol], exports: Mapping[str, Place],
+        processor: Relocations
     ) -> None:  # fmt: skip
         self.objects, self.imports, self.exports, self.processor = objects, imports, exports, processor
         self.needed = _needed(imports)
@@ -268,7 +269,8 @@ class _Image:
         size = self.data.at + len(self.data.data) - self.processor.page
         out = bytearray(size)
         for at, data in (
-            (0, self._header(size)), (self.dynsym_at, dynsym), (self.hash_at, hashes), (self.rela_at, b"".join(self.dynamic)),
+            (0, self._header(size)), (self.dynsym_at, dynsym), (self.hash_at, hashes),
+            (self.rela_at, b"".join(self.dynamic)),
             (self.strings_at, self.strings), (self.stubs_at, stubs), (self.code.at, self.code.data),
             (self.dynamic_at - self.processor.page, self._dynamic()), (self.table_at - self.processor.page, self.table),
             (self.data.at - self.processor.page, self.data.data),

@@ -93,9 +93,10 @@ _WASM = "wasm-32-wasmrt-wasm_simd128"
 
 # Halide targets of processors, by their names in compilers.
 PROCESSORS = {
-    "x86-64": "x86-64-linux", "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4, "haswell": _V3, "skylake": _V3, "znver1": _V3,
-    "znver2": _V3, "znver3": _V3, "skylake-avx512": _V4, "cascadelake": _V4, "znver4": f"{_V4}-avx512_cannonlake-avx512_zen4",
-    "armv8-a": _ARM, "cortex-a53": _ARM, "cortex-a72": _ARM, "cortex-a55": _ARM_82, "cortex-a76": _ARM_82, "neoverse-n1": _ARM_82,
+    "x86-64": "x86-64-linux", "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4, "haswell": _V3, "skylake": _V3,
+    "znver1": _V3, "znver2": _V3, "znver3": _V3, "skylake-avx512": _V4, "cascadelake": _V4,
+    "znver4": f"{_V4}-avx512_cannonlake-avx512_zen4", "armv8-a": _ARM, "cortex-a53": _ARM, "cortex-a72": _ARM,
+    "cortex-a55": _ARM_82, "cortex-a76": _ARM_82, "neoverse-n1": _ARM_82,
     "armv7-a": _ARM_32, "cortex-a7": _ARM_32, "cortex-a9": _ARM_32, "rv64gcv": _RISCV, "pwr8": _POWER, "pwr9": _POWER,
     "wasm32": _WASM,
 }  # fmt: skip

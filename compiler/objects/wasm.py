@@ -1,7 +1,7 @@
 """Symbols of WebAssembly object files: visibility and names.
 
-The format is that of the tool conventions (WebAssembly/tool-conventions, Linking.md) around the binary format of the core
-specification.
+The format is that of the tool conventions (WebAssembly/tool-conventions, Linking.md) around the binary format of the
+core specification.
 """
 
 from __future__ import annotations

@@ -275,7 +275,8 @@ def manifest(
     inputs, outputs, dims, constraints = signature(m)
     infos = weight_infos(list(stored), [w.data.nbytes for w in stored_weights(m)])
     return Manifest(
-        m.name, m.target, f"occ {occ_version()}", dims, inputs, outputs, constraints + counted["main"], infos, plans["main"],
+        m.name, m.target, f"occ {occ_version()}", dims, inputs, outputs, constraints + counted["main"], infos,
+        plans["main"],
         library=library, machine=machine, functions=functions,
     )  # fmt: skip
 

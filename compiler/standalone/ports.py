@@ -11,7 +11,8 @@ from occ.runtime.manifest import Manifest, TensorInfo
 
 # Element type -> C type. The others take a byte each, complex numbers two floats.
 C_TYPES = {
-    "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "bool": "bool", "c64": "float", "c128": "double",
+    "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "bool": "bool", "c64": "float",
+    "c128": "double",
     **{f"{k}{n}": f"{'u' * (k == 'u')}int{n}_t" for k in "iu" for n in (8, 16, 32, 64)}, "i4": "int8_t", "i2": "int8_t",
 }  # fmt: skip
 _WORDS = """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const const_cast consteval

@@ -37,8 +37,8 @@ class JitOptions(InterpOptions, _DeferredOptions):
 
     caches: Literal["as-is", "growing"] = option(
         "as-is",
-        "`growing` puts the axis along which the cache of a decoder grows first, so that a step that is given the room of past "
-        "and present as one array copies nothing",
+        "`growing` puts the axis along which the cache of a decoder grows first, so that a step that is given the "
+        "room of past and present as one array copies nothing",
     )
     cache: Literal["as-is", "int8"] = option(
         "as-is",
@@ -58,9 +58,9 @@ class NativeOptions(JitOptions):
     )
     level: Literal["1", "2", "3"] = option(
         "3",
-        "as `-O` of the command line: `3` makes kernels for the sizes of the model; on `cpu`, `2` makes them for any sizes that their "
-        "schedules allow, so that layers, models and builds of one structure share them, and `1` also leaves out methods and second "
-        "schedules that take long to compile",
+        "as `-O` of the command line: `3` makes kernels for the sizes of the model; on `cpu`, `2` makes them for any "
+        "sizes that their schedules allow, so that layers, models and builds of one structure share them, and `1` "
+        "also leaves out methods and second schedules that take long to compile",
         key="optimize",
     )
 

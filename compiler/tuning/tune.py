@@ -149,7 +149,8 @@ class Tuner:
         """The compilation setup of kernels.
 
         Raises:
-            CompileError: OCC0603 the kernels do not run on this machine; OCC0401, OCC0402 a part of the toolchain is missing.
+            CompileError: OCC0603 the kernels do not run on this machine; OCC0401, OCC0402 a part of the toolchain is
+                missing.
         """
         setup, is_here = setup_for(self.target, self.cache)
         if not is_here:

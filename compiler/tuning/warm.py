@@ -55,8 +55,8 @@ class Warmed:
     def text(self) -> str:
         """One line for people."""
         return (
-            f"{self.models} models in {self.seconds:.0f} s (lowering {self.lowering:.0f} s): {self.compiled} kernels compiled, "
-            f"{self.cached} cached, {len(self.failed)} models failed, {len(self.refused)} refused"
+            f"{self.models} models in {self.seconds:.0f} s (lowering {self.lowering:.0f} s): {self.compiled} kernels "
+            f"compiled, {self.cached} cached, {len(self.failed)} models failed, {len(self.refused)} refused"
         )
 
 

@@ -70,8 +70,8 @@ class Workers:
             sanitize: their sanitizer.
 
         Raises:
-            CompileError: OCC0408 dask.distributed is not installed, nothing answers, or no worker has this compiler; OCC0401,
-                OCC0402, a part of the toolchain is missing here.
+            CompileError: OCC0408 dask.distributed is not installed, nothing answers, or no worker has this compiler;
+                OCC0401, OCC0402, a part of the toolchain is missing here.
         """
         try:
             from distributed import Client

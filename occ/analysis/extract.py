@@ -33,8 +33,8 @@ def extract(
         The part. Model inputs that it reads remain inputs, in addition to `start`.
 
     Raises:
-        CompileError: OCC0101, OCC0102 the model cannot be read; OCC0205 there is no such value or node; OCC0202 ONNX cannot
-            infer the type of a value that becomes an input or output.
+        CompileError: OCC0101, OCC0102 the model cannot be read; OCC0205 there is no such value or node; OCC0202 ONNX
+            cannot infer the type of a value that becomes an input or output.
     """
     start, end = names_of(start), names_of(end)
     whole, folder = loaded(model)
@@ -43,7 +43,10 @@ def extract(
     outputs = _values(whole, end, end=True) if end else [v.name for v in graph.output]
     kept, wanted = _needed(whole, inputs, outputs)
     if not kept or (inputs and wanted.isdisjoint(inputs)):
-        ends = f"from {', '.join(f'`{n}`' for n in start) or 'the inputs'} to {', '.join(f'`{n}`' for n in end) or 'the outputs'}"
+        ends = (
+            f"from {', '.join(f'`{n}`' for n in start) or 'the inputs'} to "
+            f"{', '.join(f'`{n}`' for n in end) or 'the outputs'}"
+        )
         raise error("OCC0205", f"no node leads {ends}", help="--from is what comes first in the model")
     weights = [t for t in graph.initializer if t.name in wanted and t.name not in inputs]
     held = {t.name for t in weights}

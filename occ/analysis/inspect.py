@@ -20,10 +20,12 @@ def inspect(model: Source) -> dict[str, Any]:
     """Facts about a model or an artifact, as `occ inspect --json` prints them.
 
     Returns:
-        Of a model: `model`, `stage`, `inputs`, `outputs`, `dims`, `operators` (counts by name), `weights`. Of an artifact:
-        `artifact`, `target`, `machine`, `also` (further machines, if any), `producer`, `format`, `inputs`, `outputs`, `dims`, `constraints`, `steps` (counts
-        by kind), `special` (extents with a plan of their own, if any), `kernels`, `entry` (`native`, or what keeps native code from having one, node by node), `weights`, `arena`, `needs` (which glibc), `members`;
-        of one for Ascend besides `chip`, `precision`, `parts`, `ge_operators`, `on_the_cpu`, `kernel_tables`, `units`, `ai_cpu`, `placed`, `gears`, `ranges` and `atc`.
+        Of a model: `model`, `stage`, `inputs`, `outputs`, `dims`, `operators` (counts by name), `weights`. Of an
+        artifact: `artifact`, `target`, `machine`, `also` (further machines, if any), `producer`, `format`, `inputs`,
+        `outputs`, `dims`, `constraints`, `steps` (counts by kind), `special` (extents with a plan of their own, if
+        any), `kernels`, `entry` (`native`, or what keeps native code from having one, node by node), `weights`,
+        `arena`, `needs` (which glibc), `members`; of one for Ascend besides `chip`, `precision`, `parts`,
+        `ge_operators`, `on_the_cpu`, `kernel_tables`, `units`, `ai_cpu`, `placed`, `gears`, `ranges` and `atc`.
 
     Raises:
         CompileError: the model cannot be read. RunError: the artifact is damaged.
@@ -64,7 +66,8 @@ def _artifact(path: str) -> dict[str, Any]:
         return f"{t.name}: {t.dtype}[{','.join(text(e, labels) for e in t.shape)}]"
 
     return {
-        "artifact": m.name, "target": m.target, "machine": m.machine, **({"also": m.also} if m.also else {}), "producer": m.producer, "format": m.format,
+        "artifact": m.name, "target": m.target, "machine": m.machine, **({"also": m.also} if m.also else {}),
+        "producer": m.producer, "format": m.format,
         **device_facts(m, labels, a.files),
         "inputs": [show(t) for t in m.inputs], "outputs": [show(t) for t in m.outputs],
         "dims": [f"{d.label}: {_range(d.lo, d.hi, d.divisible_by)}" for d in m.dims],

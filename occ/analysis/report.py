@@ -70,7 +70,8 @@ def report(
             model is an ONNX file, or `none`.
 
     Raises:
-        CompileError: the model cannot be compiled; OCC0605 `out` has the name of another format. RunError: it cannot be run.
+        CompileError: the model cannot be compiled; OCC0605 `out` has the name of another format. RunError: it cannot be
+            run.
     """
     if out is not None and Path(out).suffix.lower() not in PAGE_SUFFIXES:
         remedy = f"name it `{Path(out).with_suffix('.html')}`"
@@ -168,7 +169,10 @@ def _times(nodes: Iterable[dict[str, Any]], found: Profile | None, given: Mappin
             node |= {"ms": e.seconds * 1e3, "gflops": _finite(e.gflops), "gbytes": _finite(e.gbytes), "share": e.share}
     shapes = ", ".join(f"{name} {list(np.shape(a))}" for name, a in list(given.items())[:4])
     unsteady = f"; {said}" if (said := disturbed(found.spread)) else ""
-    facts = f"{len(found.events)} kernels, {found.seconds * 1e3:.3f} ms a run, threads: {found.threads}; inputs {shapes}{unsteady}"
+    facts = (
+        f"{len(found.events)} kernels, {found.seconds * 1e3:.3f} ms a run, threads: {found.threads}; inputs "
+        f"{shapes}{unsteady}"
+    )
     return {"peak": _finite(found.peak), "facts": facts}
 
 
@@ -215,7 +219,13 @@ def _sizes(artifact: Artifact) -> list[dict[str, Any]]:
 
 def _memory(m: Manifest, given: Mapping[str, np.ndarray]) -> list[dict[str, int]]:
     """Arena storages at the run's sizes: bytes, offset, and the steps in which they are used."""
-    sizes = {e: n for i in m.inputs if i.name in given for e, n in zip(i.shape, np.shape(given[i.name]), strict=False) if isinstance(e, str)}  # fmt: skip
+    sizes = {
+        e: n
+        for i in m.inputs
+        if i.name in given
+        for e, n in zip(i.shape, np.shape(given[i.name]), strict=False)
+        if isinstance(e, str)
+    }
     arena = [s for s in m.plan.storages if s.kind == "arena" and is_known(s.size, sizes)]
     each = [evaluate(s.size, sizes) for s in arena]
     offsets = (

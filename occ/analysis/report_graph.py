@@ -35,8 +35,9 @@ def graph_data(m: Module, compilation: Compilation) -> dict[str, Any]:
 
 def _empty(key: str, kind: str, text: str, type_: object) -> dict[str, Any]:
     return {
-        "id": key, "kind": kind, "label": text, "type": "" if type_ is None else str(type_), "kernel": "", "nodes": [], "te": "",
-        "source": "", "inside": "", "ms": None, "gflops": None, "gbytes": None, "share": None, "parts": [], "gives": [],
+        "id": key, "kind": kind, "label": text, "type": "" if type_ is None else str(type_), "kernel": "", "nodes": [],
+        "te": "", "source": "", "inside": "", "ms": None, "gflops": None, "gbytes": None, "share": None, "parts": [],
+        "gives": [],
     }  # fmt: skip
 
 
@@ -78,7 +79,13 @@ def _stages(te: TeFunc, operands: list[str]) -> dict[str, Any]:
     for k, stage in enumerate(te.stages):
         read = {load.source for load in loads(*stage.exprs)}
         extents = ",".join(map(str, stage.shape))
-        parts.append(_part(stage.name.rpartition("_")[0] or stage.name, f"{stage.dtype}[{extents}]", (place.get(n, "") for n in read)))  # fmt: skip
+        parts.append(
+            _part(
+                stage.name.rpartition("_")[0] or stage.name,
+                f"{stage.dtype}[{extents}]",
+                (place.get(n, "") for n in read),
+            )
+        )
         place[stage.name] = k
     return {"parts": parts, "gives": [place.get(r.name, 0) for r in te.results]}
 

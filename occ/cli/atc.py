@@ -17,8 +17,8 @@ from occ.cli.console import say
 def command(ctx: click.Context, arguments: tuple[str, ...]) -> None:
     """Compile a model with a command line of atc: `occ atc --model=m.onnx --framework=5 --output=m --soc_version=Ascend310P3 ...`.
 
-    What it means for `occ build` is printed. Where the toolkit is, the result is an .om as that of atc, of a model that the device
-    takes as a whole; elsewhere it is an artifact, NAME.occ, for the simulator.
+    What it means for `occ build` is printed. Where the toolkit is, the result is an .om as that of atc, of a model that
+    the device takes as a whole; elsewhere it is an artifact, NAME.occ, for the simulator.
     """
     from occ.cli.build import command as build
 
@@ -38,7 +38,8 @@ def _emit(given: list[str]) -> list[str]:
         find_toolkit()
     except CompileError:
         say(
-            "no atc in PATH or under ASCEND_HOME_PATH: an artifact for `occ run --simulate` is made; `--emit om` needs the toolkit"
+            "no atc in PATH or under ASCEND_HOME_PATH: an artifact for `occ run --simulate` is made; `--emit om` "
+            "needs the toolkit"
         )
         return []
     whole = [] if any(a.startswith("cpu_fallback=") for a in given) else ["-C", "cpu_fallback=off"]

@@ -137,8 +137,9 @@ def _check_order(args: Sequence[str]) -> None:
     declared = [n for n in _inputs(_path(args)) if n in open_ones]
     if declared and declared != [n for n in open_ones if n in declared]:
         raise click.UsageError(
-            f"--dynamic_dims of atc counts in the order of --input_shape, {', '.join(open_ones)}; the model has {', '.join(declared)}: "
-            "give the inputs in the order of the model, or sizes by name, -C dynamic_dims=NAME=1,OTHER=128;NAME=8,OTHER=128"
+            f"--dynamic_dims of atc counts in the order of --input_shape, {', '.join(open_ones)}; the model has "
+            f"{', '.join(declared)}: give the inputs in the order of the model, or sizes by name, -C "
+            "dynamic_dims=NAME=1,OTHER=128;NAME=8,OTHER=128"
         )
 
 
@@ -194,7 +195,8 @@ def _sizes(value: str, args: Sequence[str]) -> list[str]:
         return [a for name, extents in given for a in ("--shape", f"{name}={','.join(extents)}")]
     if has_gears:
         raise click.UsageError(
-            "--input_shape of atc has a range, which excludes --dynamic_batch_size, --dynamic_image_size and --dynamic_dims"
+            "--input_shape of atc has a range, which excludes --dynamic_batch_size, --dynamic_image_size and "
+            "--dynamic_dims"
         )
     inputs = _inputs(_path(args))
     found: dict[str, str] = {}
@@ -222,8 +224,8 @@ def _ranges(
         if isinstance(dim, int):
             if "~" in extent:
                 raise click.UsageError(
-                    f"--input_shape of atc has the range {extent} for axis {k} of {name!r}, which the model has as the constant {dim}: "
-                    f"give {dim}, or export the model with this axis dynamic"
+                    f"--input_shape of atc has the range {extent} for axis {k} of {name!r}, which the model has as "
+                    f"the constant {dim}: give {dim}, or export the model with this axis dynamic"
                 )
             continue
         if not (least.lstrip("-").isdigit() and most.lstrip("-").isdigit()) and extent != "-1":
@@ -235,7 +237,8 @@ def _ranges(
             raise click.UsageError(f"--input_shape of atc has the range {extent}, which is one size: give {least}")
         if {**known, **made}.get(dim, text) != text:
             raise click.UsageError(
-                f"--input_shape of atc gives the dim `{dim}` two ranges: the model has it in several places, give it one"
+                f"--input_shape of atc gives the dim `{dim}` two ranges: the model has it in several places, give it "
+                "one"
             )
         made[dim] = text
     return made

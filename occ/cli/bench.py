@@ -105,8 +105,8 @@ class _Lengths(click.ParamType):
 def command(ctx: click.Context, model: str, target: str, as_json: bool, flags: options.Flags, how: _Timing) -> None:
     """Time MODEL (a model or an artifact), and other runtimes on the same inputs.
 
-    No speed-up is given where the outputs differ; the exit code then is 5. With --generate, MODEL is the folder of a language
-    model, and what counts is tokens per second.
+    No speed-up is given where the outputs differ; the exit code then is 5. With --generate, MODEL is the folder of a
+    language model, and what counts is tokens per second.
     """
     from occ.benchmark import PEERS, compare
     from occ.compiler.driver.sessions import compile_model

@@ -101,13 +101,15 @@ class _Build:
     type=click.Choice(["file", "embed"]),
     default="file",
     show_default=True,
-    help="Where --emit static, shared and object put the weights, and ort the artifacts: in files of their own, or inside.",
+    help="Where --emit static, shared and object put the weights, and ort the artifacts: in files of their own, or "
+    "inside.",
 )
 @click.option(
     "--tune",
     type=Number(0),
     metavar="SECONDS",
-    help="Measure other schedules of the kernels for about that long, and take those that win. 0 takes what earlier builds found.",
+    help="Measure other schedules of the kernels for about that long, and take those that win. 0 takes what earlier "
+    "builds found.",
 )
 @options.workers("Let the workers of a scheduler of dask.distributed measure, each kind of machine for itself.")
 @click.option(
@@ -122,7 +124,8 @@ class _Build:
     "--memory-limit",
     type=Bytes(),
     metavar="BYTES",
-    help="Give up where this process, or a compiler that it starts, fills more memory, such as 4GB. Mapped weights do not count.",
+    help="Give up where this process, or a compiler that it starts, fills more memory, such as 4GB. Mapped weights "
+    "do not count.",
 )
 @options.outputs
 @options.compile_options

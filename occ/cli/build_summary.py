@@ -28,9 +28,10 @@ def facts_of(compilation: Compilation, artifact: Artifact, written: Path) -> dic
     )
     compiled = len(kernels) if compilation.took is None else len(compilation.took)
     return {
-        "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps), "kernels": len(kernels),
-        "compiled": compiled, "reused": max(len(kernels) - compiled, 0), "weights": sum(w.nbytes for w in m.weights),
-        "arena": m.plan.arena, "bytes": size, "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
+        "out": str(written), "target": m.target, "machine": m.machine, "steps": len(m.plan.steps),
+        "kernels": len(kernels), "compiled": compiled, "reused": max(len(kernels) - compiled, 0),
+        "weights": sum(w.nbytes for w in m.weights), "arena": m.plan.arena, "bytes": size,
+        "phases": {k: round(v, 3) for k, v in compilation.seconds.items()},
         "unchanged": False, **({"entry_lacks": host_steps(m)} if m.engine == "native" else {}), **special, **m.summary,
         **({"compiled_parts": sum(bool(p.om) for p in m.parts)} if m.engine == "ascend" else {}),
     }  # fmt: skip

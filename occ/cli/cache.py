@@ -40,8 +40,8 @@ class _Words(click.Command):
 def command(clear: bool, to: Path | None, of: Path | None, as_json: bool) -> None:
     """Show the location and size of the build cache, clear it, or share its kernels as a file.
 
-    Entries are found by processor features, toolchain and version of occ, so that a store of another kind of machine does no
-    harm, and is of no use.
+    Entries are found by processor features, toolchain and version of occ, so that a store of another kind of machine
+    does no harm, and is of no use.
     """
     from occ.compiler.cache.cache import Cache
 

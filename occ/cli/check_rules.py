@@ -28,9 +28,9 @@ def command(
 ) -> None:
     """Check the rules of each FILE: the pattern and its replacement are interpreted on random shapes, types and values.
 
-    Infinities and NaN are among the values, unless a rule says `finite=True`. Where the sides differ, a counterexample is
-    written, an .occ file that computes both; give that file to this command to see it again. Exit code 5 if a rule is
-    wrong, 1 if one could not be checked.
+    Infinities and NaN are among the values, unless a rule says `finite=True`. Where the sides differ, a counterexample
+    is written, an .occ file that computes both; give that file to this command to see it again. Exit code 5 if a rule
+    is wrong, 1 if one could not be checked.
     """
     from occ.compiler.debugging.check_rules import check_rule
     from occ.compiler.driver.plugins import extensions

@@ -149,14 +149,15 @@ def values(ctx: click.Context, _incomplete: str) -> Items:
 
 # By the last name of an option; for arguments, by `COMMAND NAME`, or the name alone.
 COMPLETERS: dict[str, Completer] = {
-    "model": files, "models": files, "files": files, "generate model": files, "name": targets, "names": operators, "code": codes,
-    "--target": targets, "-C": target_settings, "--target-cpu": processors, "--also": processors, "--stage": stages,
-    "--passes": listed(passes), "--print-before": passes_or_all, "--print-after": passes_or_all, "--stop-after": passes,
-    "--rules": files, "--inputs": files, "--input": inputs_from_files, "--calibrate": files, "--onnx": files,
-    "--shape": input_names, "--dim": dims, "--outputs": values, "--keep": values, "--operators": listed(operators_of_model), "--from": values, "--to": values, "--node": values,
+    "model": files, "models": files, "files": files, "generate model": files, "name": targets, "names": operators,
+    "code": codes, "--target": targets, "-C": target_settings, "--target-cpu": processors, "--also": processors,
+    "--stage": stages, "--passes": listed(passes), "--print-before": passes_or_all, "--print-after": passes_or_all,
+    "--stop-after": passes, "--rules": files, "--inputs": files, "--input": inputs_from_files, "--calibrate": files,
+    "--onnx": files, "--shape": input_names, "--dim": dims, "--outputs": values, "--keep": values,
+    "--operators": listed(operators_of_model), "--from": values, "--to": values, "--node": values,
     "--against": listed(runtimes), "--draft": drafts,
-    "--workers": nothing, "--prompt": nothing, "--tokens": nothing, "--stop": nothing, "--host": nothing, "--why": nothing,
-    "--test": nothing, "--generate": nothing, "--api-key": nothing, "--cors": nothing,
+    "--workers": nothing, "--prompt": nothing, "--tokens": nothing, "--stop": nothing, "--host": nothing,
+    "--why": nothing, "--test": nothing, "--generate": nothing, "--api-key": nothing, "--cors": nothing,
     "--text": nothing, "--query": nothing, "--language": nothing,
 }  # fmt: skip
 

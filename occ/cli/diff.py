@@ -65,12 +65,14 @@ class _Two(click.Command):
 @click.option(
     "--dump",
     type=click.Path(exists=True, file_okay=False),
-    help="A folder that a device dumped operators to: compare these with the simulator; MODEL is the artifact, --inputs what the device was given.",
+    help="A folder that a device dumped operators to: compare these with the simulator; MODEL is the artifact, "
+    "--inputs what the device was given.",
 )
 @click.option(
     "--tolerance",
     type=Share(),
-    help="Largest difference, as a share of the largest value of an output.  [default: 1e-4; 1e-2 of models in f16, 5e-2 in bf16]",
+    help="Largest difference, as a share of the largest value of an output.  [default: 1e-4; 1e-2 of models in f16, "
+    "5e-2 in bf16]",
 )
 @click.option(
     "--absolute",
@@ -85,7 +87,8 @@ class _Two(click.Command):
 def command(model: str, target: str, dump: str | None, as_json: bool, flags: options.Flags, how: _Comparing) -> None:
     """Run MODEL and compare every output with that of another runtime; exit code 5 if one differs.
 
-    MODEL may be .occ text of any stage, or an artifact with the model that it was built from as --onnx, or with another artifact as --against.
+    MODEL may be .occ text of any stage, or an artifact with the model that it was built from as --onnx, or with another
+    artifact as --against.
     """
     if dump is not None:
         _of_dump(model, dump, how.npz, how.tolerance, as_json=as_json)
@@ -144,18 +147,21 @@ def _of_dump(model: str, folder: str, npz: str | None, tolerance: float | None, 
     for row in found.rows if as_json else wrong:
         click.echo(json_line(row.as_data()) if as_json else _line(row))
     say(
-        f"{len(found.rows) - len(wrong)} of {len(found.rows)} results of operators are within {limit:g} of the simulator's"
+        f"{len(found.rows) - len(wrong)} of {len(found.rows)} results of operators are within {limit:g} of the "
+        "simulator's"
     )
     if found.unknown:
         say(
-            f"{len(found.unknown)} operators of the dump are not in the graph, as passes of the toolkit make: {shorten(', '.join(found.unknown), 200)}"
+            f"{len(found.unknown)} operators of the dump are not in the graph, as passes of the toolkit make: "
+            f"{shorten(', '.join(found.unknown), 200)}"
         )
     if found.unread or found.refused:
         say(f"{found.unread} outputs are in a format that is not read, {len(found.refused)} files are no dumps")
     if wrong:
         raise error(
             "OCC0506",
-            f"{len(wrong)} of {len(found.rows)} results differ from the simulator: `{shorten(wrong[0].node, 60)}` first",
+            f"{len(wrong)} of {len(found.rows)} results differ from the simulator: `{shorten(wrong[0].node, 60)}` "
+            "first",
         )
 
 
@@ -198,7 +204,8 @@ def _line(row: Row) -> str:
     lines = [f"{head}, largest difference {row.difference or 0.0:.2e} of the largest value{small}"]
     if row.optimiser is not None:
         lines.append(
-            f"         with onnxruntime's optimiser off; with it onnxruntime differs by {row.optimiser:.2e} from what the model says"
+            f"         with onnxruntime's optimiser off; with it onnxruntime differs by {row.optimiser:.2e} from what "
+            "the model says"
         )
     lines += [f"         at {w['at']}: {w['ours']!r}, expected {w['theirs']!r}" for w in row.worst]
     return "\n".join(lines)

@@ -27,7 +27,8 @@ class _Text:
 @click.option(
     "--stage",
     default="",
-    help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu), llvm (cpu-jit), ge and atc (ascend*). With --stop-after the last by default.",
+    help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu), llvm (cpu-jit), ge "
+    "and atc (ascend*). With --stop-after the last by default.",
 )
 @options.target
 @click.option("-o", "--out", type=options.OutPath(), help="File to write; large weights go to OUT.weights next to it.")
@@ -37,7 +38,8 @@ class _Text:
     type=click.Choice(["text", "json", "onnx", "cpp", "dot", "mermaid"]),
     default="text",
     show_default=True,
-    help="Text; JSON; onnx, for viewers and other runtimes, up to stage layout and of ge; cpp of ge; dot and mermaid, drawings.",
+    help="Text; JSON; onnx, for viewers and other runtimes, up to stage layout and of ge; cpp of ge; dot and "
+    "mermaid, drawings.",
 )
 @click.option(
     "--weights",

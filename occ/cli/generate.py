@@ -92,8 +92,8 @@ def command(
 ) -> None:  # fmt: skip
     """Continue a prompt with the language model in the folder DIR; text comes as it is written.
 
-    DIR has model.onnx and tokenizer.json, as the exporters of onnxruntime-genai, optimum and transformers.js write them, or
-    config.json and model.safetensors, as transformers does; or it is a .gguf file.
+    DIR has model.onnx and tokenizer.json, as the exporters of onnxruntime-genai, optimum and transformers.js write
+    them, or config.json and model.safetensors, as transformers does; or it is a .gguf file.
     """
     from occ.generation.language_model import LanguageModel, Prompt
 

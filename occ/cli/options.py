@@ -113,7 +113,10 @@ target_options = click.option(
     metavar="KEY=VALUE",
     help="Set an option of the target; `occ targets TARGET` lists them.",
 )
-_LEVEL = "-O1 for the soonest result, -O2 for kernels that models share, -O3 (default) for the sizes of the model: -C optimize=..."
+_LEVEL = (
+    "-O1 for the soonest result, -O2 for kernels that models share, -O3 (default) for the sizes of the model: "
+    "-C optimize=..."
+)
 level = click.option("-O", "--optimize", "level", type=click.Choice(["1", "2", "3"]), help=_LEVEL)
 _COMPILE = (
     click.option(
@@ -121,8 +124,8 @@ _COMPILE = (
         "shapes",
         multiple=True,
         metavar="NAME=1,3,224,224",
-        help="Fix the extents of an input; a name makes one symbolic, -1 leaves it as it is. Repeated for an input, `occ build`, `run` "
-        "and `bench` add a plan for each of the shapes to that for all.",
+        help="Fix the extents of an input; a name makes one symbolic, -1 leaves it as it is. Repeated for an input, "
+        "`occ build`, `run` and `bench` add a plan for each of the shapes to that for all.",
     ),
     click.option(
         "--dim",
@@ -137,15 +140,16 @@ _COMPILE = (
         "--target-cpu",
         "processor",
         metavar="NAME",
-        help="The processor that `-t cpu` and `-t cpu-jit` compile for, such as x86-64-v3 or cortex-a76: short for -C halide.target=...",
+        help="The processor that `-t cpu` and `-t cpu-jit` compile for, such as x86-64-v3 or cortex-a76: short for "
+        "-C halide.target=...",
     ),
     click.option(
         "--also",
         "also",
         multiple=True,
         metavar="NAME",
-        help="Put code for another processor into the artifact too, such as x86-64-v3; repeat for more. The best that a machine "
-        "can run is chosen when the artifact is opened: short for -C also=...",
+        help="Put code for another processor into the artifact too, such as x86-64-v3; repeat for more. The best "
+        "that a machine can run is chosen when the artifact is opened: short for -C also=...",
     ),
     click.option(
         "--rules", "rules", multiple=True, metavar="FILE", help="Load fusion and rewrite rules, passes and operators."

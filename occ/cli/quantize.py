@@ -69,8 +69,8 @@ class _Comparing:
 @click.option(
     "--calibrate",
     metavar="DATA",
-    help="Static int8: the inputs of typical runs, in an .npz file or a folder of such. Without this, and without --weights, "
-    "activations are coded as they come (dynamic int8).",
+    help="Static int8: the inputs of typical runs, in an .npz file or a folder of such. Without this, and without "
+    "--weights, activations are coded as they come (dynamic int8).",
 )
 @click.option(
     "--weights",
@@ -125,7 +125,8 @@ def command(
 ) -> None:
     """Write MODEL, an .onnx file in f32, in 8 or 4 bits, and say what that gains and loses.
 
-    Speed, on one thread unless --threads says more, and differences are of occ and of onnxruntime, whose quantiser it is.
+    Speed, on one thread unless --threads says more, and differences are of occ and of onnxruntime, whose quantiser it
+    is.
     """
     from occ.compiler.ir.module import Module
     from occ.quantization.quantize import quantize
@@ -167,7 +168,8 @@ def _compared(
     here = not form_of(target).device
     if not here:
         found.notes.append(
-            f"`{target}` does not run here: `occ diff {made.path} -t {target} --simulate` runs the model on the simulator"
+            f"`{target}` does not run here: `occ diff {made.path} -t {target} --simulate` runs the model on the "
+            "simulator"
         )
     settings = flags.settings(target if here else "interp", running=True)
     floats = made.floats if model == "-" else model

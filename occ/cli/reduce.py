@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--test",
     metavar="COMMAND",
-    help="A command that fails (exit code not 0) on the failing model; {} stands for the file. By default the failure is an"
-    " internal error, or a pass that --validate blames.",
+    help="A command that fails (exit code not 0) on the failing model; {} stands for the file. By default the "
+    "failure is an internal error, or a pass that --validate blames.",
 )
 @click.option("-o", "--out", type=options.OutPath(), default=Path("reduced.occ"), show_default=True)
 @options.compile_options

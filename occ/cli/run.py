@@ -62,7 +62,8 @@ class _Running:
     "single",
     multiple=True,
     metavar="[NAME=]FILE",
-    help="An input from an .npy or .pb file, without NAME if it is the only one; one that is a sequence from an .npz file.",
+    help="An input from an .npy or .pb file, without NAME if it is the only one; one that is a sequence from an .npz "
+    "file.",
 )
 @click.option("--inputs", "npz", metavar="FILE.npz", help="All inputs from one file.")
 @click.option(
@@ -93,8 +94,8 @@ class _Running:
 @click.option(
     "--wait",
     is_flag=True,
-    help="Compile the kernels that are not in the build cache before the run, as -t, --profile and --trace do. Otherwise "
-    "`cpu-jit` runs MODEL at once, and they are compiled in the background, for later runs.",
+    help="Compile the kernels that are not in the build cache before the run, as -t, --profile and --trace do. "
+    "Otherwise `cpu-jit` runs MODEL at once, and they are compiled in the background, for later runs.",
 )
 @options.threads
 @options.compile_options
@@ -103,7 +104,8 @@ class _Running:
 def command(model: str, target: str, timeout: float | None, flags: options.Flags, how: _Running) -> None:
     """Run MODEL (a model or an artifact) once, on inputs from files or on seeded random ones.
 
-    Symbolic dims of random inputs have the values of --dim; else those that come first, as batches do, are 1, and others 32.
+    Symbolic dims of random inputs have the values of --dim; else those that come first, as batches do, are 1, and
+    others 32.
     """
     if code := run_within(timeout, lambda note: _run(note, model, target, flags, how)):
         raise click.exceptions.Exit(code)
@@ -170,8 +172,8 @@ def _compiled(model: str, target: str, flags: options.Flags, how: _Running) -> S
     if soon.missing:
         fill_cache.start(Path(model), settings)
         say(
-            f"{soon.session.artifact.manifest.target} runs {shorten(model)}: {soon.missing} kernels for {target} are compiled in the "
-            "background, for later runs (--wait waits for them)"
+            f"{soon.session.artifact.manifest.target} runs {shorten(model)}: {soon.missing} kernels for {target} are "
+            "compiled in the background, for later runs (--wait waits for them)"
         )
     return soon.session
 

@@ -60,7 +60,8 @@ if TYPE_CHECKING:
 @click.option("--dim", "dims", multiple=True, metavar="NAME=4", help="Fix a symbolic dim.")
 @options.target_options
 def command(
-    models: tuple[str, ...], host: str, port: int, parallel: int, capacity: int, adapter: Path | None, workers: int, batch: int,
+    models: tuple[str, ...], host: str, port: int, parallel: int, capacity: int, adapter: Path | None, workers: int,
+    batch: int,
     max_request: int, max_waiting: int, api_key: str, cors: tuple[str, ...], draft: str | None, draft_tokens: int,
     target: str, threads: int | None, dims: tuple[str, ...], given: tuple[str, ...],
 ) -> None:  # fmt: skip

@@ -25,8 +25,9 @@ _UNIT = 32  # kernels compiled together: the work lost if a run is killed
 def command(models: tuple[str, ...], level: str | None, workers: str | None, as_json: bool) -> int:
     """Compile the kernels of many models for target `cpu` together, so that building each of them takes no compiler.
 
-    Without models, those that usual networks need at -O2: builds at -O2 then find most of theirs. What an earlier run compiled is
-    there already, also one that was ended. A model that cannot be compiled is reported, and does not keep the others back.
+    Without models, those that usual networks need at -O2: builds at -O2 then find most of theirs. What an earlier run
+    compiled is there already, also one that was ended. A model that cannot be compiled is reported, and does not keep
+    the others back.
     """
     from occ.compiler.diagnostics import shorten
     from occ.compiler.driver.settings import Settings

@@ -93,7 +93,8 @@ class _Found:
 
 
 def search(
-    how: Beams, prompt: Sequence[int], first: np.ndarray, rows: BeamState, count: int, ended: Callable[[Sequence[int]], bool],
+    how: Beams, prompt: Sequence[int], first: np.ndarray, rows: BeamState, count: int,
+    ended: Callable[[Sequence[int]], bool],
     ends: Collection[int],
 ) -> list[list[int]]:  # fmt: skip
     """The best continuations of a prompt, most probable first.

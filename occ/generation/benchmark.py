@@ -80,8 +80,9 @@ class Comparison:
         made = [f"prefill of {self.prompt} and decode of {self.count} tokens on {threads}{how}, tokens per second"]
         for name, s in self.speeds.items():
             head = (
-                f"{name:17} prefill {self.prompt / s.first.ms * 1e3:8.1f} {s.first.steadiness}  decode {1e3 / s.token.ms:7.1f} "
-                f"{s.token.steadiness}  first token after {s.first.ms:8.1f} ms  memory {s.memory >> 20:5} MiB"
+                f"{name:17} prefill {self.prompt / s.first.ms * 1e3:8.1f} {s.first.steadiness}  decode "
+                f"{1e3 / s.token.ms:7.1f} {s.token.steadiness}  first token after {s.first.ms:8.1f} ms  memory "
+                f"{s.memory >> 20:5} MiB"
             )
             if name in self.reasons:
                 head += f"  no comparison: {self.reasons[name]}"

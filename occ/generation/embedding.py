@@ -26,7 +26,8 @@ class TextEncoder:
     """An encoder with its tokenizer. Thread-safe.
 
     Args:
-        path: a folder with `model.onnx` or `onnx/model.onnx`, or an artifact, and `tokenizer.json`; or the path of such a file.
+        path: a folder with `model.onnx` or `onnx/model.onnx`, or an artifact, and `tokenizer.json`; or the path of such
+            a file.
         threads: of one run; OCC_NUM_THREADS or all processors if None.
         target: `cpu` or `cpu-jit`.
         batch_size: maximum texts per run.

@@ -1,6 +1,7 @@
 """Folders of sentence-transformers: an ONNX model that maps texts to vectors, or pairs of texts to scores.
 
-Source: the modules of sentence-transformers (`modules.json`, `1_Pooling/config.json`, `config_sentence_transformers.json`).
+Source: the modules of sentence-transformers (`modules.json`, `1_Pooling/config.json`,
+`config_sentence_transformers.json`).
 """
 
 from __future__ import annotations

@@ -47,7 +47,8 @@ _WHOLE_WORDS = (
 )  # whole words that skip merges
 _BEGIN = _WHOLE_WORDS  # whether texts start with a token, unless the file says otherwise
 _ENDS = (
-    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>", "<eos>",
+    "<|eot_id|>", "<|eom_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>", "<EOT>",
+    "<eos>",
     "</s>",
 )  # fmt: skip
 

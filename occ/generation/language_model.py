@@ -133,7 +133,8 @@ class LanguageModel:
         return self._new_drafts is not None
 
     def generate(
-        self, prompt: Prompt | Sequence[Prompt], max_new_tokens: int = 64, *, num_beams: int = 1, length_penalty: float = 1.0,
+        self, prompt: Prompt | Sequence[Prompt], max_new_tokens: int = 64, *, num_beams: int = 1,
+        length_penalty: float = 1.0,
         early_stopping: bool | Literal["never"] = False, num_return_sequences: int | None = None,
         batch_size: int | None = None, **how: Any,
     ) -> Any:  # fmt: skip
@@ -197,8 +198,8 @@ class LanguageModel:
             stop: texts, or tokens, at which to end; empty texts are ignored.
             texts: whether to return text; None for the form of the prompt.
             watch: called with each token.
-            sampling: the other settings of `occ.generation.sampling.Sampling`: temperature, top_k, top_p, min_p, typical_p,
-                repetition_penalty, presence_penalty, frequency_penalty, logit_bias, bad_words_ids.
+            sampling: the other settings of `occ.generation.sampling.Sampling`: temperature, top_k, top_p, min_p,
+                typical_p, repetition_penalty, presence_penalty, frequency_penalty, logit_bias, bad_words_ids.
 
         Raises:
             RunError: OCC0501 the prompt is empty or too long, a value is invalid, or a text is given without a
@@ -211,7 +212,8 @@ class LanguageModel:
 
     def request(
         self, prompt: Prompt, max_new_tokens: int = 64, *, seed: int = 0, stop: Stops = (), texts: bool | None = None,
-        watch: Callable[[int], None] | None = None, constraint: Constraint | None = None, top_logprobs: int | None = None,
+        watch: Callable[[int], None] | None = None, constraint: Constraint | None = None,
+        top_logprobs: int | None = None,
         **sampling: Any,
     ) -> GenerationRequest:  # fmt: skip
         """A request for a text; arguments and errors are those of `stream`.

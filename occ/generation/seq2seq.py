@@ -57,7 +57,8 @@ class Seq2SeqFiles:
             first = step = merged
         if not step.is_file():
             raise RunError(
-                "OCC0501", f"`{near}` has an encoder, and neither `{_MERGED}` nor a decoder with and one without a past",
+                "OCC0501", f"`{near}` has an encoder, and neither `{_MERGED}` nor a decoder with and one without a "
+                           "past",
                 "export the model with optimum, for a task `...-with-past`",
             )  # fmt: skip
         told = {k: v for k, v in read_object(path / "generation_config.json").items() if v is not None}

@@ -1,6 +1,7 @@
 """Audio as models expect it: mono samples at one rate, from WAV files, and their log-mel spectrogram.
 
-Sources: RIFF WAVE (IBM and Microsoft 1991); Radford et al. 2022 (Whisper) and `WhisperFeatureExtractor` of transformers.
+Sources: RIFF WAVE (IBM and Microsoft 1991); Radford et al. 2022 (Whisper) and `WhisperFeatureExtractor` of
+transformers.
 """
 
 from __future__ import annotations

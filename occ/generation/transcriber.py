@@ -91,7 +91,8 @@ class Transcriber:
                 "OCC0501", f"the encoder of `{path}` does not take `{_FEATURES}`", "give a folder of Whisper"
             )
         if (bands := self._model.encoder.inputs[0].shape[1]) != self.mel.bands:
-            raise RunError("OCC0501", f"the encoder takes {bands} bands, and preprocessor_config.json has {self.mel.bands}",
+            raise RunError("OCC0501",
+                           f"the encoder takes {bands} bands, and preprocessor_config.json has {self.mel.bands}",
                            "add the file of the model")  # fmt: skip
 
     def _token_of(self, key: str) -> int:
@@ -111,7 +112,7 @@ class Transcriber:
         ended.
 
         Args:
-            sound: the path of a WAV file, of any rate and number of channels, or samples f32 `[n]` at `mel.rate` a second.
+            sound: the path of a WAV file of any rate and number of channels, or f32 samples `[n]` at `mel.rate` Hz.
             language: such as `en`; None to detect it.
             task: `translate` writes English.
             timestamps: whether to return when each segment begins and ends.

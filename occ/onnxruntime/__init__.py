@@ -25,7 +25,8 @@ from occ.onnxruntime.policy import LEAST
 
 NAME = "OccExecutionProvider"
 __all__ = [
-    "ASCEND", "NAME", "claimed", "get_ep_name", "get_library_path", "refused", "register", "session_options", "unregister",
+    "ASCEND", "NAME", "claimed", "get_ep_name", "get_library_path", "refused", "register", "session_options",
+    "unregister",
 ]  # fmt: skip
 _Callback = c.CFUNCTYPE(None, c.c_void_p, c.c_void_p, c.c_void_p)
 # By the name of a provider: its library, its plugin, and the callback, which must outlive it.
@@ -58,8 +59,9 @@ def register(
     Raises:
         ValueError: `build` is none of these. TypeError: `least` is no number.
         ImportError: onnxruntime is not installed, or is older than 1.23, for Ascend devices 1.24.
-        CompileError: OCC0303 there is no such target; OCC0401 there is no C++ compiler, which builds the library on first use.
-            OCC0603 an option is wrong. For Ascend devices, OCC0406 there is no AscendCL, OCC0407 no device, OCC0510 it is another chip.
+        CompileError: OCC0303 there is no such target; OCC0401 there is no C++ compiler, which builds the library on
+            first use. OCC0603 an option is wrong. For Ascend devices, OCC0406 there is no AscendCL, OCC0407 no device,
+            OCC0510 it is another chip.
     """
     _check(target, build, least)
     name = get_ep_name(target)
@@ -194,7 +196,8 @@ def check_settings(settings: Mapping[str, Any]) -> None:
     """
     if unknown := [n for n in settings if n not in ("pool", "threads")]:
         raise ValueError(
-            f'there is no setting {unknown[0]!r}: pool="occ" and threads=4 are settings; intra_op_num_threads is onnxruntime\'s own'
+            f'there is no setting {unknown[0]!r}: pool="occ" and threads=4 are settings; intra_op_num_threads is '
+            "onnxruntime's own"
         )
     if settings.get("pool", "occ") != "occ":
         raise ValueError(f'pool is {settings["pool"]!r}; it is "occ", or left out for the threads of onnxruntime')

@@ -146,7 +146,8 @@ class Claims:
             self._started.add(key)
             start(data, key, self.target, self.options)
             log.warning(
-                "a group of %d nodes is compiled in the background: onnxruntime runs it in this session, occ in later ones",
+                "a group of %d nodes is compiled in the background: onnxruntime runs it in this session, occ in "
+                "later ones",
                 len(model.graph.node),
             )
         return PENDING

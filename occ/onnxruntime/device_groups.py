@@ -105,7 +105,8 @@ class DeviceGroups:
         """The groups of the device; the reasons for other nodes are in `left`.
 
         Raises:
-            CompileError: the model cannot be divided, as extents are open, or options are wrong; OCC0404 there is no `atc`.
+            CompileError: the model cannot be divided, as extents are open, or options are wrong; OCC0404 there is no
+                `atc`.
         """
         facts = self.facts
         unread = facts.opaque - facts.nested - facts.assigned.keys()

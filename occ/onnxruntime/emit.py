@@ -96,7 +96,8 @@ def emit(
         options: of the target.
 
     Raises:
-        CompileError: OCC0101, OCC0102 the model cannot be read; OCC0301 occ has code for no group of it; OCC0404 there is no `atc`.
+        CompileError: OCC0101, OCC0102 the model cannot be read; OCC0301 occ has code for no group of it; OCC0404 there
+            is no `atc`.
     """
     whole, folder = loaded(model)
     source = Path(model) if isinstance(model, (str, os.PathLike)) and not (dims or shapes) else None
@@ -167,7 +168,8 @@ def facts_of(model: ModelProto) -> GraphFacts:
     types = {n: v for n, v in value_types(model).items() if v.type.tensor_type.HasField("shape")}
     return GraphFacts(
         nodes=list(graph.node), opaque=set(nested), nested=set(nested), implicit=nested, types=types,
-        weights={t.name: t for t in graph.initializer}, inputs=[v.name for v in graph.input], outputs=[v.name for v in graph.output],
+        weights={t.name: t for t in graph.initializer}, inputs=[v.name for v in graph.input],
+        outputs=[v.name for v in graph.output],
         opsets={o.domain: o.version for o in model.opset_import}, scalars_known=True,
     )  # fmt: skip
 

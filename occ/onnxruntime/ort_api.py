@@ -9,9 +9,11 @@ _SLOTS = {
     "ErrorMessage": 2, "TensorData": 51, "TensorInfo": 55, "ElementType": 60, "Rank": 61, "Dims": 62, "Symbols": 63,
     "TypeAndShape": 65, "ReleaseStatus": 93, "ReleaseValue": 96, "ReleaseInfo": 99, "ReadAttr": 272, "ValueName": 289,
     "ValueType": 290, "SizeInBytes": 318, "InitializerValue": 326, "IsConstant": 331, "NumOpsets": 336, "Opsets": 337,
-    "NumInputs": 338, "Inputs": 339, "NumOutputs": 340, "Outputs": 341, "NumNodes": 344, "Nodes": 345, "NodeName": 349, "NodeType": 350, "NodeDomain": 351,
-    "NumNodeInputs": 353, "NodeInputs": 354, "NumNodeOutputs": 355, "NodeOutputs": 356, "NumImplicit": 357, "Implicit": 358,
-    "NumAttrs": 359, "IsOuter": 332, "Subgraphs": 366, "HasShape": 390, "Attrs": 360, "AttrTensor": 362, "AttrType": 363, "AttrName": 364, "NumSubgraphs": 365, "EpName": 368,
+    "NumInputs": 338, "Inputs": 339, "NumOutputs": 340, "Outputs": 341, "NumNodes": 344, "Nodes": 345, "NodeName": 349,
+    "NodeType": 350, "NodeDomain": 351, "NumNodeInputs": 353, "NodeInputs": 354, "NumNodeOutputs": 355,
+    "NodeOutputs": 356, "NumImplicit": 357, "Implicit": 358, "NumAttrs": 359, "IsOuter": 332, "Subgraphs": 366,
+    "HasShape": 390, "Attrs": 360, "AttrTensor": 362, "AttrType": 363, "AttrName": 364, "NumSubgraphs": 365,
+    "EpName": 368,
 }  # fmt: skip
 
 

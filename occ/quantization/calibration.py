@@ -59,7 +59,10 @@ def samples_of(data: Data, graph: GraphProto) -> Samples:
     path = Path(data)
     places = _of_folder(path) if path.is_dir() else [(str(path), (path,))]
     if not places:
-        help_ = "a sample is an .npz file with an array for each input, an .npy or .pb file of the only one, or a folder of `input_0.pb` ..."
+        help_ = (
+            "a sample is an .npz file with an array for each input, an .npy or .pb file of the only one, or a "
+            "folder of `input_0.pb` ..."
+        )
         raise RunError("OCC0501", f"the folder `{path}` has no calibration data", help_)
     return Samples(ports, tuple(places))
 

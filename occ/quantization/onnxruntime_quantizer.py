@@ -71,7 +71,10 @@ def run_quantizer(
         raise error("OCC0409", text, help="pip install 'occ-compiler[quantize]'") from None
     except Exception as e:  # the library, and onnxruntime below it, raise various exceptions
         reason = (str(e).strip().splitlines() or [type(e).__name__])[0]
-        help_ = "leave nodes out with --keep, or types of operators with --operators; `occ diff MODEL` says whether onnxruntime runs the model at all"
+        help_ = (
+            "leave nodes out with --keep, or types of operators with --operators; `occ diff MODEL` says whether "
+            "onnxruntime runs the model at all"
+        )
         raise error("OCC0617", f"onnxruntime cannot quantise the model: {shorten(reason, 240)}", help=help_) from e
 
 
@@ -89,7 +92,8 @@ def _static(
     quantize_static(
         str(saved_at), str(made_at), cast(Any, reader), QuantFormat.QDQ, types, asked.per_channel,
         asked.reduce_range, QuantType.QInt8 if form.signed else QuantType.QUInt8, QuantType.QInt8,
-        nodes_to_exclude=left, use_external_data_format=True, calibrate_method=CalibrationMethod[METHODS[asked.method]], extra_options=dict(form.options),
+        nodes_to_exclude=left, use_external_data_format=True, calibrate_method=CalibrationMethod[METHODS[asked.method]],
+        extra_options=dict(form.options),
     )  # fmt: skip
     return Coded(floats, onnx.load(str(made_at)), left, types, reader.count)
 

@@ -14,8 +14,8 @@ from occ.compiler.diagnostics import closest, error, shorten
 
 _PER_CHANNEL = 13  # the operator set from which DequantizeLinear supports scales along an axis
 _CODED = frozenset({
-    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "MatMulNBits", "MatMulBnb4",
-    "GatherBlockQuantized", "AscendQuant", "AscendDequant", "AscendAntiQuant", "NPUAscendQuantV2",
+    "QuantizeLinear", "DequantizeLinear", "DynamicQuantizeLinear", "ConvInteger", "MatMulInteger", "MatMulNBits",
+    "MatMulBnb4", "GatherBlockQuantized", "AscendQuant", "AscendDequant", "AscendAntiQuant", "NPUAscendQuantV2",
 })  # fmt: skip
 _CODED_PREFIXES = ("QLinear", "QGemm", "QAttention", "QEmbed", "QOrdered", "DynamicQuantize")
 _HALVES: dict[int, str] = {TensorProto.FLOAT16: "float16", TensorProto.BFLOAT16: "bfloat16"}
@@ -53,7 +53,10 @@ def _check_floats(model: ModelProto, *, halves: bool) -> None:
             raise error("OCC0617", f"the model is quantised already: {where}", help=help_)
     half = next((t for t in model.graph.initializer if t.data_type in _HALVES and len(t.dims) > 1), None)
     if half is not None and not halves:
-        text = f"the weight `{shorten(half.name)}` is {_HALVES[half.data_type]}: codes of activations are made of f32 models"
+        text = (
+            f"the weight `{shorten(half.name)}` is {_HALVES[half.data_type]}: codes of activations are made of f32 "
+            "models"
+        )
         raise error(
             "OCC0617", text, help="export the model in f32; `--weights int8` and `--weights int4` take this one"
         )
@@ -124,7 +127,10 @@ def _upgraded(model: ModelProto) -> ModelProto:
         return version_converter.convert_version(model, _PER_CHANNEL)
     except Exception as e:  # of a library in C++
         reason = (str(e).strip().splitlines() or ["no reason given"])[0]
-        text = f"operator set {version} has no scales for each channel, and ONNX cannot convert the model: {shorten(reason, 200)}"
+        text = (
+            f"operator set {version} has no scales for each channel, and ONNX cannot convert the model: "
+            f"{shorten(reason, 200)}"
+        )
         raise error("OCC0103", text, help=f"export the model with operator set {_PER_CHANNEL} or later") from None
 
 

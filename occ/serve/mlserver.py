@@ -159,5 +159,6 @@ def _encoded(name: str, value: np.ndarray, *, as_array: bool) -> ResponseOutput:
     flat = value.ravel()
     return ResponseOutput.model_construct(
         name=name, datatype=_datatype(value.dtype), shape=list(value.shape),
-        data=TensorData.model_construct(root=flat if as_array else flat.tolist()), parameters=Parameters(content_type="np"),
+        data=TensorData.model_construct(root=flat if as_array else flat.tolist()),
+        parameters=Parameters(content_type="np"),
     )  # fmt: skip

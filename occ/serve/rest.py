@@ -114,8 +114,9 @@ class RestFront:
         }
         return JSONResponse(
             {
-                "name": found.name, "platform": found.platform, "backend": "occ", "max_batch_size": 0, "input": ports["inputs"],
-                "output": ports["outputs"], "instance_group": [{"name": found.name, "kind": "KIND_CPU", "count": 1}],
+                "name": found.name, "platform": found.platform, "backend": "occ", "max_batch_size": 0,
+                "input": ports["inputs"], "output": ports["outputs"],
+                "instance_group": [{"name": found.name, "kind": "KIND_CPU", "count": 1}],
             }
         )  # fmt: skip
 
@@ -175,6 +176,7 @@ def _statistics(model: str, samples: Mapping[tuple[str, str], float]) -> dict[st
     seconds = samples.get(("model_infer_request_duration_sum", model), 0.0)
     success = {"count": good, "ns": int(1e9 * seconds * good / max(1, good + bad))}
     return {
-        "name": model, "version": "", "inference_count": counted("occ_batch_rows_sum"), "execution_count": counted("occ_batch_rows_count"),
+        "name": model, "version": "", "inference_count": counted("occ_batch_rows_sum"),
+        "execution_count": counted("occ_batch_rows_count"),
         "inference_stats": {"success": success, "fail": {"count": bad, "ns": int(1e9 * seconds) - success["ns"]}},
     }  # fmt: skip

@@ -147,7 +147,8 @@ class PartStore:
             raise RunError(
                 "OCC0510",
                 f"part `{record.name}` was compiled by CANN {record.toolkit}, this machine has CANN {release}",
-                "an `.om` runs on the release that compiled it or a newer one: update CANN here, or build with an older",
+                "an `.om` runs on the release that compiled it or a newer one: update CANN here, or build with an "
+                "older",
             )
 
     def use(self, part: Part) -> Loaded:

@@ -16,14 +16,14 @@ FORMAT_ND = 2
 
 # aclDataType of the element types; equal to the number of ge::DataType.
 DATA_TYPES = {
-    "f32": 0, "f16": 1, "i8": 2, "i32": 3, "u8": 4, "i16": 6, "u16": 7, "u32": 8, "i64": 9, "u64": 10, "f64": 11, "bool": 12,
-    "c64": 16, "c128": 17, "bf16": 27, "f8e5m2": 35, "f8e4m3fn": 36, "f8e8m0": 37,
+    "f32": 0, "f16": 1, "i8": 2, "i32": 3, "u8": 4, "i16": 6, "u16": 7, "u32": 8, "i64": 9, "u64": 10, "f64": 11,
+    "bool": 12, "c64": 16, "c128": 17, "bf16": 27, "f8e5m2": 35, "f8e4m3fn": 36, "f8e8m0": 37,
 }  # fmt: skip
 # Type names of `atc --singleop`: aclDataType and bytes.
 SINGLE_OP_TYPES = {
-    "float": (0, 4), "float16": (1, 2), "int8": (2, 1), "int32": (3, 4), "uint8": (4, 1), "int16": (6, 2), "uint16": (7, 2),
-    "uint32": (8, 4), "int64": (9, 8), "uint64": (10, 8), "double": (11, 8), "bool": (12, 1), "complex64": (16, 8),
-    "complex128": (17, 16), "bfloat16": (27, 2),
+    "float": (0, 4), "float16": (1, 2), "int8": (2, 1), "int32": (3, 4), "uint8": (4, 1), "int16": (6, 2),
+    "uint16": (7, 2), "uint32": (8, 4), "int64": (9, 8), "uint64": (10, 8), "double": (11, 8), "bool": (12, 1),
+    "complex64": (16, 8), "complex128": (17, 16), "bfloat16": (27, 2),
 }  # fmt: skip
 ELEMENT_TYPES = {number: name for name, number in DATA_TYPES.items()}
 FORMATS = {
@@ -55,8 +55,8 @@ class ImageSizes(ctypes.Structure):
 
 
 _TYPES = {
-    "v": None, "p": ctypes.c_void_p, "s": ctypes.c_char_p, "i": ctypes.c_int32, "u": ctypes.c_uint32, "z": ctypes.c_size_t,
-    "l": ctypes.c_int64, "L": ctypes.c_uint64, "f": ctypes.c_float, "b": ctypes.c_uint8,
+    "v": None, "p": ctypes.c_void_p, "s": ctypes.c_char_p, "i": ctypes.c_int32, "u": ctypes.c_uint32,
+    "z": ctypes.c_size_t, "l": ctypes.c_int64, "L": ctypes.c_uint64, "f": ctypes.c_float, "b": ctypes.c_uint8,
 }  # fmt: skip
 
 # Result and parameters of each call by letter: i int32 (also aclError and enumerations), u uint32, l int64, L uint64, z
@@ -65,11 +65,13 @@ _LETTERS = {
     # process and device
     "aclInit": "is", "aclFinalize": "i", "aclGetRecentErrMsg": "s", "aclrtGetSocName": "s",
     "aclrtGetDeviceCount": "ip", "aclrtGetRunMode": "ip", "aclrtSetDevice": "ii", "aclrtResetDevice": "ii",
-    "aclrtCreateContext": "ipi", "aclrtDestroyContext": "ip", "aclrtSetCurrentContext": "ip", "aclrtGetCurrentContext": "ip",
+    "aclrtCreateContext": "ipi", "aclrtDestroyContext": "ip", "aclrtSetCurrentContext": "ip",
+    "aclrtGetCurrentContext": "ip",
     "aclrtCreateStream": "ip", "aclrtDestroyStream": "ip", "aclrtSynchronizeStream": "ip",
     "aclrtCreateEvent": "ip", "aclrtDestroyEvent": "ip", "aclrtRecordEvent": "ipp", "aclrtStreamWaitEvent": "ipp",
     # memory
-    "aclrtMalloc": "ipzi", "aclrtFree": "ip", "aclrtMemcpy": "ipzpzi", "aclrtMemcpyAsync": "ipzpzip", "aclrtGetMemInfo": "iipp",
+    "aclrtMalloc": "ipzi", "aclrtFree": "ip", "aclrtMemcpy": "ipzpzi", "aclrtMemcpyAsync": "ipzpzip",
+    "aclrtGetMemInfo": "iipp",
     # models
     "aclmdlLoadFromFileWithMem": "isppzpz", "aclmdlLoadFromMemWithMem": "ipzppzpz", "aclmdlUnload": "iu",
     "aclmdlQuerySize": "ispp", "aclmdlQuerySizeFromMem": "ipzpp",

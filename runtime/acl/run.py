@@ -130,7 +130,8 @@ class AscendRun:
         """Queue a part.
 
         Raises:
-            RunError: OCC0501 there is no gear for these extents; OCC0511 no memory; OCC0512 the driver reports an error.
+            RunError: OCC0501 there is no gear for these extents; OCC0511 no memory; OCC0512 the driver reports an
+                error.
         """
         self._execute(part, inputs, outputs, stream)
 

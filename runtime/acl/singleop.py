@@ -35,7 +35,8 @@ class OperatorModel:
     """
 
     def __init__(
-        self, device: AclDevice, arena: Arena, name: str, program: bytes, constants: np.ndarray, compiled: Sequence[np.ndarray]
+        self, device: AclDevice, arena: Arena, name: str, program: bytes, constants: np.ndarray,
+        compiled: Sequence[np.ndarray]
     ) -> None:  # fmt: skip
         """Load the operators. Called with the device current.
 

@@ -168,6 +168,7 @@ def _string(value: Any) -> str:
 
 
 ROUTINES: dict[str, Callable[..., Any]] = {
-    "LabelEncoder": label_encoder, "CategoryMapper": category_mapper, "OneHotEncoder": one_hot_encoder, "ZipMap": zip_map,
+    "LabelEncoder": label_encoder, "CategoryMapper": category_mapper, "OneHotEncoder": one_hot_encoder,
+    "ZipMap": zip_map,
     "DictVectorizer": dict_vectorizer, "CastMap": cast_map,
 }  # fmt: skip

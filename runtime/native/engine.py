@@ -131,7 +131,8 @@ class NativeEngine:
             raise RunError(
                 "OCC0507",
                 f"node `{nodes}` has to be compiled for the values of this run, and the compiler is not there",
-                "load the artifact with `occ.load` where occ is installed, or fix the shapes with --shape and build again",
+                "load the artifact with `occ.load` where occ is installed, or fix the shapes with --shape and build "
+                "again",
             )
         return self._run_deferred(step.attrs["text"], reads)
 

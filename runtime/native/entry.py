@@ -67,7 +67,8 @@ class _Runner:
     """
 
     def __init__(
-        self, native: Native, symbol: str, inputs: Sequence[tuple[str, int, bool]], outputs: Sequence[tuple[str, int, bool]]
+        self, native: Native, symbol: str, inputs: Sequence[tuple[str, int, bool]],
+        outputs: Sequence[tuple[str, int, bool]]
     ) -> None:  # fmt: skip
         self._native, self._weights = native, native.addresses()
         self._handles = {k for k, (_, _, handle) in enumerate(inputs) if handle}

@@ -130,7 +130,8 @@ class Block:
     )
 
     def __init__(
-        self, native: Native, weights: ctypes.Array[ctypes.c_void_p], inputs: int, outputs: int, results: int, more: int = 0
+        self, native: Native, weights: ctypes.Array[ctypes.c_void_p], inputs: int, outputs: int, results: int,
+        more: int = 0
     ) -> None:  # fmt: skip
         self.inputs = (ctypes.c_void_p * max(1, inputs))()
         self.outputs = (ctypes.c_void_p * max(1, outputs + more))()

@@ -17,8 +17,9 @@ from occ.compiler.diagnostics import CompileError, closest, error
 _CHANNELS = {"YUV420SP_U8": 3, "RGB888_U8": 3, "YUV400_U8": 1}
 _SWITCHES = ("crop", "padding", "csc_switch", "rbuv_swap_switch", "resize", "ax_swap_switch", "single_line_mode")
 _WHOLE = (
-    "related_input_rank", "input_edge_idx", "src_image_size_w", "src_image_size_h", "load_start_pos_w", "load_start_pos_h",
-    "crop_size_w", "crop_size_h", "left_padding_size", "right_padding_size", "top_padding_size", "bottom_padding_size",
+    "related_input_rank", "input_edge_idx", "src_image_size_w", "src_image_size_h", "load_start_pos_w",
+    "load_start_pos_h", "crop_size_w", "crop_size_h", "left_padding_size", "right_padding_size", "top_padding_size",
+    "bottom_padding_size",
     "resize_output_w", "resize_output_h", "max_src_image_size",
     *(f"matrix_r{r}c{c}" for r in range(3) for c in range(3)), *(f"input_bias_{k}" for k in range(3)),
     *(f"output_bias_{k}" for k in range(3)), *(f"mean_chn_{k}" for k in range(4)),

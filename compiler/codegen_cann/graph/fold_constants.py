@@ -42,7 +42,8 @@ def _slice(node: Node, x: np.ndarray, out: Desc, *bounds: np.ndarray) -> np.ndar
 
 _Fold = Callable[..., np.ndarray | None]
 _FOLDS: Mapping[str, _Fold] = {
-    "Cast": _cast, "GatherV2": _gather, "Reshape": _view, "Squeeze": _view, "StridedSliceV2": _slice, "Transpose": _transpose, "Unsqueeze": _view,
+    "Cast": _cast, "GatherV2": _gather, "Reshape": _view, "Squeeze": _view, "StridedSliceV2": _slice,
+    "Transpose": _transpose, "Unsqueeze": _view,
 }  # fmt: skip
 
 

@@ -49,7 +49,8 @@ def gears(m: Module, options: AscendOptions) -> list[dict[str, int]]:
     if not extents or any(len(row) != len(extents) for row in rows):
         raise error(
             "OCC0603",
-            f"`{key}={shorten(given)}` does not fit the symbolic extents of the inputs: {', '.join(map(str, extents)) or 'none'}",
+            f"`{key}={shorten(given)}` does not fit the symbolic extents of the inputs: "
+            f"{', '.join(map(str, extents)) or 'none'}",
             help="give one value for each, in this order, and `;` between gears",
         )
     return _checked(key, given, [_gear(key, extents, row) for row in rows])

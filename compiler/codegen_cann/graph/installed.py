@@ -22,7 +22,8 @@ _CPU = ("built-in/op_impl/aicpu", "vendors/*/op_impl/cpu/config")
 ORDER = ("AI Core", "AI CPU", "TF")  # the order in which GE tries the units
 _LIBRARIES = {"AICPUKernel": "AI CPU", "CUSTAICPUKernel": "AI CPU", "TFKernel": "TF"}
 _TYPES = {
-    "float": "FLOAT", "float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BF16", "double": "DOUBLE", "float64": "DOUBLE", "bool": "BOOL",
+    "float": "FLOAT", "float32": "FLOAT", "float16": "FLOAT16", "bfloat16": "BF16", "double": "DOUBLE",
+    "float64": "DOUBLE", "bool": "BOOL",
 }  # fmt: skip
 
 
@@ -96,7 +97,11 @@ def _read(path: Path) -> Mapping[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
-        raise error("OCC0404", f"cannot read the kernels of the toolkit, `{shorten(str(path))}`: {shorten(str(e))}", help="install the toolkit anew, or unset ASCEND_HOME_PATH") from None  # fmt: skip
+        raise error(
+            "OCC0404",
+            f"cannot read the kernels of the toolkit, `{shorten(str(path))}`: {shorten(str(e))}",
+            help="install the toolkit anew, or unset ASCEND_HOME_PATH",
+        ) from None
     return {k: v for k, v in found.items() if isinstance(v, dict)} if isinstance(found, dict) else {}
 
 

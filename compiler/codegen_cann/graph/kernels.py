@@ -21,8 +21,8 @@ FLOATS = ("FLOAT", "FLOAT16", "BF16")
 # What GE handles without a kernel: structure, views, sizes; and what its passes replace by other operators.
 _NO_KERNEL = frozenset(
     {
-        "Bitcast", "Const", "Data", "ExpandDims", "FileConstant", "Identity", "If", "NetOutput", "Reshape", "Shape", "ShapeN", "Size", "Squeeze",
-        "SqueezeV2", "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "While",
+        "Bitcast", "Const", "Data", "ExpandDims", "FileConstant", "Identity", "If", "NetOutput", "Reshape", "Shape",
+        "ShapeN", "Size", "Squeeze", "SqueezeV2", "SqueezeV3", "Unsqueeze", "UnsqueezeV2", "UnsqueezeV3", "While",
     }
 )  # fmt: skip
 _REPLACED = frozenset({"GlobalAveragePool", "TensorScatterAdd"})

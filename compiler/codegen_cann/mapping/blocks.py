@@ -100,7 +100,8 @@ def _weight_quantised(
     offset = (centre - zeros).astype(np.float16)
     per_group = [v if grouped else v.reshape(-1) for v in (scales.astype(np.float16), offset)]
     made = e.op(
-        "WeightQuantBatchMatmulV2", rows, weight, e.constant(per_group[0]), e.constant(per_group[1]) if offset.any() else None,
+        "WeightQuantBatchMatmulV2", rows, weight, e.constant(per_group[0]),
+        e.constant(per_group[1]) if offset.any() else None,
         out=Desc("FLOAT16", (rows.shape[0], op.a.N)), transpose_weight=True,
         antiquant_group_size=op.a.block_size if grouped else 0,
     )  # fmt: skip

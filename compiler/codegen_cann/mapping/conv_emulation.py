@@ -61,7 +61,8 @@ def _deform_conv(e: Emitter, op: Op, x: Ref, w: Ref, offset: Ref, b: Ref | None 
     stacked = e.reshape(x, (n * groups, c // groups, *size))
     shape = (n * groups, c // groups, taps * out[0], out[1])
     taken = e.op(
-        "GridSampler2D", stacked, e.cast(grid, x.dtype), out=Desc(x.dtype, shape, "NCHW"), interpolation_mode="bilinear",
+        "GridSampler2D", stacked, e.cast(grid, x.dtype), out=Desc(x.dtype, shape, "NCHW"),
+        interpolation_mode="bilinear",
         padding_mode="zeros", align_corners=False,
     )  # fmt: skip
     taken.node.formats = {"x": "NCHW"}

@@ -43,7 +43,8 @@ def convolve(
     spatial = [(x.shape[2 + k] + sum(pads[k]) - dilations[k] * (kernel[k] - 1) - 1) // strides[k] + 1 for k in range(n)]
     dtype = out.dtype if out is not None else x.dtype
     made = e.op(
-        _CONVOLUTIONS[n][0], x, w, b, out=Desc(dtype, (x.shape[0], w.shape[0], *spatial), layout), strides=[1, 1, *strides],
+        _CONVOLUTIONS[n][0], x, w, b, out=Desc(dtype, (x.shape[0], w.shape[0], *spatial), layout),
+        strides=[1, 1, *strides],
         pads=flat(pads), dilations=[1, 1, *dilations], groups=groups, data_format=layout,
     )  # fmt: skip
     made.node.formats = {"x": layout, "filter": layout}
@@ -208,7 +209,8 @@ def _transpose_node(
     layout = "NCHW" if n == 2 else "NCDHW"
     desc = Desc(x.dtype, (x.shape[0], w.shape[1] * groups, *out), layout)
     made = e.op(
-        _CONVOLUTIONS[n][1], e.ints([0] * (n + 2), np.int32), x, w, b, out=desc, strides=[1, 1, *strides], pads=flat(pads),
+        _CONVOLUTIONS[n][1], e.ints([0] * (n + 2), np.int32), x, w, b, out=desc, strides=[1, 1, *strides],
+        pads=flat(pads),
         dilations=[1, 1, *dilations], groups=groups, data_format=layout, output_padding=[0, 0, *extra],
     )  # fmt: skip
     made.node.formats = {"x": layout, "filter": layout}

@@ -69,8 +69,10 @@ def _boxes(e: Emitter, op: Op, boxes: Ref, scores: Ref, *_: Any) -> Ref:
     kind = boxes.dtype if boxes.dtype == "FLOAT16" else "FLOAT"
     rows = e.op(
         "NonMaxSuppressionV7", e.cast(boxes, kind), e.cast(scores, kind), e.constant(np.array([each], np.int32)),
-        _threshold(e, op, 3, 0.0), _threshold(e, op, 4, float(np.finfo(np.float32).min)), e.constant(_numbers(scores.shape)),
-        out=Desc("INT32", (batch * classes * each, 3)), center_point_box=op.a.center_point_box, max_boxes_size=batch * classes * each,
+        _threshold(e, op, 3, 0.0), _threshold(e, op, 4, float(np.finfo(np.float32).min)),
+        e.constant(_numbers(scores.shape)),
+        out=Desc("INT32", (batch * classes * each, 3)), center_point_box=op.a.center_point_box,
+        max_boxes_size=batch * classes * each,
     )  # fmt: skip
     first = e.reshape(gathered(e, rows, np.zeros(1, np.int64), 1), (rows.shape[0],))
     is_box = e.op("GreaterEqual", first, e.scalar(0, first), out=Desc("BOOL", first.shape))
@@ -96,7 +98,8 @@ def _unique(e: Emitter, op: Op, x: Ref) -> tuple[Ref, ...]:
     inner = computing_type(e, "UniqueWithCountsAndSorting", x.dtype)
     long = Desc("INT64", (n,))
     values, inverse, counts = e.op(
-        "UniqueWithCountsAndSorting", e.cast(e.reshape(x, (count,)), inner), out=(Desc(inner, (n,)), Desc("INT64", (count,)), long),
+        "UniqueWithCountsAndSorting", e.cast(e.reshape(x, (count,)), inner),
+        out=(Desc(inner, (n,)), Desc("INT64", (count,)), long),
         return_inverse=True, return_counts=True, sorted=True,
     )  # fmt: skip
     first = _first_places(e, inverse, n, count)

@@ -27,7 +27,8 @@ SAME_TYPE = {
 }  # fmt: skip
 # Operators whose result is BOOL.
 PREDICATES = {
-    "Equal": "Equal", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual", "Less": "Less", "LessOrEqual": "LessEqual",
+    "Equal": "Equal", "Greater": "Greater", "GreaterOrEqual": "GreaterEqual", "Less": "Less",
+    "LessOrEqual": "LessEqual",
     "And": "LogicalAnd", "Or": "LogicalOr", "Not": "LogicalNot",
 }  # fmt: skip
 # Types to compute in if the GE operator does not support the operands' own; each represents every value of the

@@ -19,21 +19,22 @@ Row = Callable[..., Any]
 # GE names of operators whose ONNX name is not simply `NPU` followed by it.
 _NAMES = {
     "NPUAntiQuant": "AscendAntiQuantV2", "NPUBatchNms": "BatchMultiClassNonMaxSuppression", "NPUCiou": "CIoU",
-    "NPUDiou": "DIoU", "NPUDtypeCast": "Cast", "NPUFormatCast": "Identity", "NPUGeglu": "GeGluV2", "NPUNmsWithMask": "NMSWithMask",
+    "NPUDiou": "DIoU", "NPUDtypeCast": "Cast", "NPUFormatCast": "Identity", "NPUGeglu": "GeGluV2",
+    "NPUNmsWithMask": "NMSWithMask",
     "NPUPsRoiPooling": "PSROIPoolingV2", "NPURoiAlign": "ROIAlign", "NPUScatter": "ArgMaxGrad",
 }  # fmt: skip
 # CANN's importer expands these to several operators, so a node of the same name would mean something else.
 _SEVERAL = frozenset(
     {
-        "NPUDeformableConv2d", "NPUDropoutWithAddSoftmax", "NPUGiou", "NPUGridAssignPositive", "NPUGru", "NPUIndexing", "NPULstm",
-        "NPULstmCell", "NPUNmsV4", "NPUOneHot", "NPURotatedIou", "NPURotatedOverlaps", "NPUSlice",
+        "NPUDeformableConv2d", "NPUDropoutWithAddSoftmax", "NPUGiou", "NPUGridAssignPositive", "NPUGru", "NPUIndexing",
+        "NPULstm", "NPULstmCell", "NPUNmsV4", "NPUOneHot", "NPURotatedIou", "NPURotatedOverlaps", "NPUSlice",
     }
 )  # fmt: skip
 # Nodes that build graphs or read files and variables: not for models to use.
 _STRUCTURE = frozenset(
     {
-        "AippData", "Assign", "Const", "ConstPlaceHolder", "Constant", "Data", "FileConstant", "NetOutput", "PlaceHolder", "QueueData",
-        "ReadFile", "RefData", "Variable", "VarHandleOp", "WriteFile",
+        "AippData", "Assign", "Const", "ConstPlaceHolder", "Constant", "Data", "FileConstant", "NetOutput",
+        "PlaceHolder", "QueueData", "ReadFile", "RefData", "Variable", "VarHandleOp", "WriteFile",
     }
 )  # fmt: skip
 _ANY_SHAPE = (-2,)

@@ -171,5 +171,6 @@ def _plain(e: Emitter, x: _Codes) -> Ref:
 
 ROWS: dict[str, Row] = {
     "ConvInteger": _conv_integer, "QLinearConv": _qlinear_conv, "QLinearMatMul": _qlinear_matmul,
-    "com.microsoft.QGemm": _qgemm, "com.microsoft.QLinearAdd": _binary("Add"), "com.microsoft.QLinearMul": _binary("Mul"),
+    "com.microsoft.QGemm": _qgemm, "com.microsoft.QLinearAdd": _binary("Add"),
+    "com.microsoft.QLinearMul": _binary("Mul"),
 }  # fmt: skip

@@ -80,7 +80,8 @@ def _gru(
         steps = Desc("FLOAT", (*x.shape[:2], size))
         made = e.op(
             "DynamicGRUV2", forward, *(e.constant(_gates(v, k, 3, order).astype(np.float16)) for v in (w, r)),
-            *(e.constant(v.astype(np.float32)) for v in biases), None, _state(e, h, k, "FLOAT"), out=[steps] * 6, is_training=False,
+            *(e.constant(v.astype(np.float32)) for v in biases), None, _state(e, h, k, "FLOAT"), out=[steps] * 6,
+            is_training=False,
         )  # fmt: skip
         return made[0], made[0]
 

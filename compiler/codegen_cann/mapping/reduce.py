@@ -111,7 +111,8 @@ def _cumulative(kind: str) -> Row:
 
 
 ROWS: dict[str, Row] = {
-    "ArgMax": _arg("ArgMaxV2"), "ArgMin": _arg("ArgMin"), "CumProd": _cumulative("Cumprod"), "CumSum": _cumulative("Cumsum"), "ReduceL1": _reduce("ReduceSum", "Abs"),
+    "ArgMax": _arg("ArgMaxV2"), "ArgMin": _arg("ArgMin"), "CumProd": _cumulative("Cumprod"),
+    "CumSum": _cumulative("Cumsum"), "ReduceL1": _reduce("ReduceSum", "Abs"),
     "ReduceL2": _reduce("ReduceSum", "Square", "Sqrt"), "ReduceLogSum": _reduce("ReduceSum", "", "Log"),
     "ReduceLogSumExp": _log_sum_exp, "ReduceMax": _reduce("ReduceMax"), "ReduceMean": _reduce("ReduceMean"),
     "ReduceMin": _reduce("ReduceMin"), "ReduceProd": _reduce("ReduceProd"), "ReduceSum": _reduce("ReduceSum"),

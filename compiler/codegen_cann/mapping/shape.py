@@ -272,7 +272,8 @@ ROWS: dict[str, Row] = {
     "Concat": _concat, "ConstantOfShape": _constant_of_shape,
     "DepthToSpace": _space("DepthToSpace"), "Expand": _expand, "EyeLike": _eye_like, "Flatten": _view, 
     "Pad": _pad, "Range": _range,
-    "Reshape": _view, "ReverseSequence": _reverse_sequence, "Shape": _shape, "Size": _size, "Slice": _slice, "SpaceToDepth": _space("SpaceToDepth"),
-    "Split": _split, "Squeeze": _squeeze, "Tile": _tile, "Transpose": _transpose, "Trilu": _trilu,
+    "Reshape": _view, "ReverseSequence": _reverse_sequence, "Shape": _shape, "Size": _size, "Slice": _slice,
+    "SpaceToDepth": _space("SpaceToDepth"), "Split": _split, "Squeeze": _squeeze, "Tile": _tile,
+    "Transpose": _transpose, "Trilu": _trilu,
     "Unsqueeze": _unsqueeze, "legacy.Align": _view,
 }  # fmt: skip

@@ -45,7 +45,8 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
-    elementwise, activation, convolution, pooling, linear, normalization, blocks, einsum, reduce, shape, indexing, resize, quantize, qlinear, attention, control,
+    elementwise, activation, convolution, pooling, linear, normalization, blocks, einsum, reduce, shape, indexing,
+    resize, quantize, qlinear, attention, control,
     sample, region, kv_cache, experts, signal, conv_emulation, data_dependent, passthrough, recurrent,
 )  # fmt: skip
 

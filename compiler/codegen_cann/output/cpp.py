@@ -57,8 +57,9 @@ ge::Tensor FromFile(const ge::TensorDesc &desc, const char *name) {{
 }}  // namespace
 """
 _CTYPES = {
-    "FLOAT": "float", "DOUBLE": "double", "INT8": "int8_t", "UINT8": "uint8_t", "INT16": "int16_t", "UINT16": "uint16_t",
-    "INT32": "int32_t", "UINT32": "uint32_t", "INT64": "int64_t", "UINT64": "uint64_t", "BOOL": "uint8_t",
+    "FLOAT": "float", "DOUBLE": "double", "INT8": "int8_t", "UINT8": "uint8_t", "INT16": "int16_t",
+    "UINT16": "uint16_t", "INT32": "int32_t", "UINT32": "uint32_t", "INT64": "int64_t", "UINT64": "uint64_t",
+    "BOOL": "uint8_t",
     "FLOAT16": "uint16_t", "BF16": "uint16_t",
 }  # fmt: skip
 
@@ -87,7 +88,8 @@ class _Writer:
             "int main(int argc, char **argv) {",
             "  if (argc > 1) folder = argv[1];",
             f"  ge::Graph graph = {self.functions[self.root.name]}();",
-            f"  return graph.SaveToFile((folder + {literal('/' + self.root.name + '.air')}).c_str()) == ge::GRAPH_SUCCESS ? 0 : 1;",
+            f"  return graph.SaveToFile((folder + {literal('/' + self.root.name + '.air')}).c_str()) == "
+            "ge::GRAPH_SUCCESS ? 0 : 1;",
             "}",
             "",
         ]

@@ -20,11 +20,13 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
     "OpDef": {
         "name": (1, "string"), "type": (2, "string"), "input": (5, "string*"), "attr": (10, "map"),
         "has_out_attr": (20, "int"), "id": (21, "int"), "is_input_const": (32, "int*"),
-        "input_desc": (33, "TensorDescriptor*"), "output_desc": (34, "TensorDescriptor*"), "subgraph_name": (35, "string*"),
+        "input_desc": (33, "TensorDescriptor*"), "output_desc": (34, "TensorDescriptor*"),
+        "subgraph_name": (35, "string*"),
     },
     "TensorDescriptor": {
-        "name": (1, "string"), "dtype": (2, "int"), "shape": (3, "ShapeDef"), "layout": (4, "string"), "attr": (5, "map"),
-        "has_out_attr": (9, "int"), "size": (10, "int"), "weight_size": (11, "int"), "device_type": (14, "string"),
+        "name": (1, "string"), "dtype": (2, "int"), "shape": (3, "ShapeDef"), "layout": (4, "string"),
+        "attr": (5, "map"), "has_out_attr": (9, "int"), "size": (10, "int"), "weight_size": (11, "int"),
+        "device_type": (14, "string"),
     },
     "ShapeDef": {"dim": (1, "int*")},
     "TensorDef": {"desc": (1, "TensorDescriptor"), "data": (2, "bytes")},
@@ -33,7 +35,8 @@ SCHEMA: dict[str, dict[str, tuple[int, str]]] = {
         "t": (12, "TensorDef!"), "list_list_int": (14, "ListListInt!"), "dt": (15, "int!"),
     },
     "ListValue": {
-        "s": (2, "bytes*"), "i": (3, "int*"), "f": (4, "float*"), "b": (5, "int*"), "dt": (12, "int*"), "val_type": (20, "int"),
+        "s": (2, "bytes*"), "i": (3, "int*"), "f": (4, "float*"), "b": (5, "int*"), "dt": (12, "int*"),
+        "val_type": (20, "int"),
     },
     "ListListInt": {"list_list_i": (1, "ListInt*")},
     "ListInt": {"list_i": (1, "int*")},

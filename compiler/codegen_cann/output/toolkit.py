@@ -25,8 +25,9 @@ _IN_HOME = ("bin/atc", "compiler/bin/atc")  # under ASCEND_HOME_PATH
 _ERROR = re.compile(r"^\[?E[A-Z0-9]\d{4}\b.*|.*\[ERROR\].*", re.MULTILINE)
 # options of atc that single operators do not have
 _OF_GRAPHS = (
-    "mode", "framework", "model", "output", "soc_version", "input_shape", "input_format", "insert_op_conf", "fusion_switch_file",
-    "dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "modify_mixlist", "external_weight",
+    "mode", "framework", "model", "output", "soc_version", "input_shape", "input_format", "insert_op_conf",
+    "fusion_switch_file", "dynamic_batch_size", "dynamic_image_size", "dynamic_dims", "modify_mixlist",
+    "external_weight",
 )  # fmt: skip
 WEIGHTS = (
     "device/weight/"  # members with weights outside of compiled graphs, as atc writes them: in `weight` next to the .om

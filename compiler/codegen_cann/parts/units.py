@@ -14,8 +14,9 @@ from occ.compiler.diagnostics import Diagnostic, shorten
 # Operators of the matrix unit; the rest of AI Core is the vector unit.
 _MATRIX = frozenset(
     {
-        "BatchMatMulV2", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "DynamicGRUV2", "DynamicRNN", "FusedInferAttentionScore",
-        "IncreFlashAttention", "MatMulV2", "PromptFlashAttention", "WeightQuantBatchMatmulV2",
+        "BatchMatMulV2", "Conv2D", "Conv2DTranspose", "Conv3D", "Conv3DTranspose", "DynamicGRUV2", "DynamicRNN",
+        "FusedInferAttentionScore", "IncreFlashAttention", "MatMulV2", "PromptFlashAttention",
+        "WeightQuantBatchMatmulV2",
     }
 )  # fmt: skip
 _PLUMBING = ("Data", "Const", "NetOutput")
@@ -139,5 +140,6 @@ def narrow_batches(graphs: Iterable[Graph], table: KernelTable, precision: str) 
     if wide or not narrow or precision == "origin":
         return []
     return [
-        f"{len(narrow)} BatchMatMulV2 have results in half precision, as the chip has no other kernel for extents that are not fixed: values above 65504 saturate; gears (`-C dynamic_dims=...`) keep FLOAT"
+        f"{len(narrow)} BatchMatMulV2 have results in half precision, as the chip has no other kernel for extents "
+        "that are not fixed: values above 65504 saturate; gears (`-C dynamic_dims=...`) keep FLOAT"
     ]

@@ -33,8 +33,8 @@ class Decoder:
 
     Attributes:
         architecture: its name, for messages.
-        layers, width, heads, groups, head, inner, words: sizes: blocks, the residual stream, heads of queries and of keys,
-            elements of a head, the hidden rows of the feed-forward network, the vocabulary.
+        layers, width, heads, groups, head, inner, words: sizes: blocks, the residual stream, heads of queries and of
+            keys, elements of a head, the hidden rows of the feed-forward network, the vocabulary.
         context: maximum context length; 0 if unknown.
         epsilon: of its norms.
         rope: for layers with global attention.

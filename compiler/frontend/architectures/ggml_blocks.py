@@ -82,8 +82,8 @@ def _q6_k(raw: np.ndarray) -> Unpacked:
 _Unpack = Callable[[np.ndarray], Unpacked]
 # By ggml's name: the unpacking function, bits of the stored codes, and codes per scale.
 KEPT: dict[str, tuple[_Unpack, int, int]] = {
-    "Q4_0": (_q4_0, 4, 32), "Q4_1": (_q4_1, 4, 32), "Q5_0": (_q5_0, 8, 32), "Q5_1": (_q5_1, 8, 32), "Q8_0": (_q8_0, 8, 32),
-    "Q4_K": (_q4_k, 4, 32), "Q5_K": (_q5_k, 8, 32), "Q6_K": (_q6_k, 8, 16),
+    "Q4_0": (_q4_0, 4, 32), "Q4_1": (_q4_1, 4, 32), "Q5_0": (_q5_0, 8, 32), "Q5_1": (_q5_1, 8, 32),
+    "Q8_0": (_q8_0, 8, 32), "Q4_K": (_q4_k, 4, 32), "Q5_K": (_q5_k, 8, 32), "Q6_K": (_q6_k, 8, 16),
 }  # fmt: skip
 _FLOATS: dict[str, Any] = {
     "F32": np.float32,
@@ -120,8 +120,8 @@ def _stored(file: Container, name: str, info: TensorInfo) -> Stored:
     count = int(np.prod([*rows, columns // elements], dtype=object))
     if info.start + count * size > len(file.data):
         raise ContainerError(
-            f"it ends at byte {len(file.data)}, and its tensor `{name}` at {info.start + count * size}: the download may be"
-            " incomplete"
+            f"it ends at byte {len(file.data)}, and its tensor `{name}` at {info.start + count * size}: the download "
+            "may be incomplete"
         )
     data = file.data[info.start : info.start + count * size]
     return Stored(info.shape, lambda: _loaded(data, kind, info.shape))

@@ -61,7 +61,10 @@ def read_gguf(path: Path, adapter: Path | None = None) -> tuple[ModelProto, Mapp
 
 
 def _refused(path: Path, why: str) -> CompileError:
-    known = f"GGUF files of {', '.join(ARCHITECTURES)} are read; else export the model, such as with `optimum-cli export onnx`"
+    known = (
+        f"GGUF files of {', '.join(ARCHITECTURES)} are read; else export the model, such as with "
+        "`optimum-cli export onnx`"
+    )
     return error("OCC0109", f"the GGUF file `{shorten(str(path))}` cannot be read: {why}", help=known)
 
 

@@ -20,10 +20,12 @@ MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_
 _GEMMAS = ("gemma", "gemma2", "gemma3_text")
 _POST_NORMS = ("gemma2", "gemma3_text")
 _ACTIVATIONS = {
-    "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh", "gelu_new": "gelu_tanh",
+    "silu": "silu", "swish": "silu", "gelu_pytorch_tanh": "gelu_tanh", "gelu_fast": "gelu_tanh",
+    "gelu_new": "gelu_tanh",
 }  # fmt: skip
 _OF_LAYERS = {
-    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k", "self_attn.v_proj": "attn_v",
+    "input_layernorm": "attn_norm", "self_attn.q_proj": "attn_q", "self_attn.k_proj": "attn_k",
+    "self_attn.v_proj": "attn_v",
     "self_attn.o_proj": "attn_output", "self_attn.qkv_proj": "attn_qkv", "self_attn.q_norm": "attn_q_norm",
     "self_attn.k_norm": "attn_k_norm", "post_attention_layernorm": "ffn_norm", "mlp.gate_proj": "ffn_gate",
     "mlp.up_proj": "ffn_up", "mlp.gate_up_proj": "ffn_up", "mlp.down_proj": "ffn_down",
@@ -95,11 +97,13 @@ class Config:
         ropes_ = self._ropes(head)
         scale = self._number("query_pre_attn_scalar", 256) if self.kind in _POST_NORMS else head
         return Decoder(
-            self.kind, layers, width, heads, self._size("num_key_value_heads", heads), head, self._size("intermediate_size"),
+            self.kind, layers, width, heads, self._size("num_key_value_heads", heads), head,
+            self._size("intermediate_size"),
             self._size("vocab_size"), self._number("rms_norm_eps", 1e-6), ropes_[0], scale**-0.5,
             context=self._size("max_position_embeddings", 1 << 30), local_rope=ropes_[1],
             window=self._size("sliding_window") if local else 0, local=local, unrotated=self._unrotated(layers),
-            attention_softcap=self._softcap("attn_logit_softcapping"), logit_softcap=self._softcap("final_logit_softcapping"),
+            attention_softcap=self._softcap("attn_logit_softcapping"),
+            logit_softcap=self._softcap("final_logit_softcapping"),
             embedding_scale=math.sqrt(width) if gemma else 1.0, activation=_ACTIVATIONS[activation],
             post_norms=self.kind in _POST_NORMS, head_norms=self.kind in ("qwen3", "gemma3_text"),
             biases=frozenset(n for n in PROJECTIONS if f"model.layers.0.{_NAMES[n]}.bias" in weights),

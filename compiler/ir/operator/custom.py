@@ -127,9 +127,9 @@ def c_kernel(library: str | os.PathLike[str], prototype: str) -> CKernel:
 
     Args:
         library: path of the shared library; a relative path starts at the folder of the rule file.
-        prototype: as in C: `int scale(const float *x, int64_t x_size, float factor, float *y)`. Pointers are named after
-            operands and results, values after attributes or sizes: `x_size`, `x_rank`, `x_dim0`, `const int64_t *x_shape`.
-            A function that returns an int returns 0 for success.
+        prototype: as in C: `int scale(const float *x, int64_t x_size, float factor, float *y)`. Pointers are named
+            after operands and results, values after attributes or sizes: `x_size`, `x_rank`, `x_dim0`,
+            `const int64_t *x_shape`. A function that returns an int returns 0 for success.
 
     Raises:
         CompileError: OCC0615 the prototype cannot be parsed, or there is no such library.

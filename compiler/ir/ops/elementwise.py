@@ -153,9 +153,10 @@ PLAIN: dict[str, Fn] = {
     "IsNaN": _unary("isnan"), "Less": lambda x, y: x < y, "LessOrEqual": lambda x, y: x <= y, "Log": f.log,
     "Max": _fold(maximum), "Mean": _mean, "Min": _fold(minimum), "Mish": f.mish,
     "Mul": _binary("mul"), "Neg": _unary("neg"), "Not": _unary("not"), "Or": _binary("or"),
-    "PRelu": lambda x, slope: where(x < 0, x * slope, x), "Pow": f.power, "Reciprocal": lambda x: literal(1, x.dtype) / x,
-    "Relu": _relu, "Round": _unary("round_even"), "Sigmoid": f.sigmoid, "Sign": _unary("sign"), "Sin": _unary("sin"),
-    "Sinh": _unary("sinh"), "Softplus": f.softplus, "Softsign": lambda x: x / (f.absolute(x) + 1), "Sqrt": f.root,
+    "PRelu": lambda x, slope: where(x < 0, x * slope, x), "Pow": f.power,
+    "Reciprocal": lambda x: literal(1, x.dtype) / x, "Relu": _relu, "Round": _unary("round_even"), "Sigmoid": f.sigmoid,
+    "Sign": _unary("sign"), "Sin": _unary("sin"), "Sinh": _unary("sinh"), "Softplus": f.softplus,
+    "Softsign": lambda x: x / (f.absolute(x) + 1), "Sqrt": f.root,
     "Sub": _binary("sub"), "Sum": _fold(lambda x, y: x + y), "Tan": _unary("tan"), "Tanh": f.tanh,
     "Where": where, "Xor": _binary("xor"),
 }  # fmt: skip

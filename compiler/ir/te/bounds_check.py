@@ -25,7 +25,8 @@ _VISITS = 20_000  # nodes of a function: one below several `Select`s is visited 
 _UNKNOWN = np.array(np.nan)
 _BINARY: dict[str, Any] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "min": np.minimum, "max": np.maximum, "mod": np.mod,
-    "floordiv": np.floor_divide, "rem": np.fmod, "div": lambda a, b: np.trunc(a / b), "eq": np.equal, "ne": np.not_equal,
+    "floordiv": np.floor_divide, "rem": np.fmod, "div": lambda a, b: np.trunc(a / b), "eq": np.equal,
+    "ne": np.not_equal,
     "lt": np.less, "le": np.less_equal,
 }  # fmt: skip
 _CALLS: dict[str, Any] = {"neg": np.negative, "abs": np.abs, "not": lambda a: 1 - a}

@@ -10,8 +10,8 @@ from occ.compiler.ir.te.walks import walk
 def passed_on(s: Scatter) -> dict[str, str]:
     """The result's axes, by the axes of `over` that map to the same position.
 
-    `y[i, j] = scatter[u, v](..; p[u], v; ..)` --> `{"v": "j"}`. No two steps along them write one element, so their order is free.
-    Empty if no other axis is left.
+    `y[i, j] = scatter[u, v](..; p[u], v; ..)` --> `{"v": "j"}`. No two steps along them write one element, so their
+    order is free. Empty if no other axis is left.
     """
     found: dict[str, str] = {}
     for u in s.over:

@@ -99,7 +99,8 @@ class Directive:
 
 
 AXIS, NEW, STAGE, LOOP, SOURCE, TAIL, INT, FIRST, TEST, SIZE = (
-    "a loop", "a new loop", "another stage", "a loop of that stage", "a parameter", "a tail", "a number", "a first position",
+    "a loop", "a new loop", "another stage", "a loop of that stage", "a parameter", "a tail", "a number",
+    "a first position",
     "a test of sizes", "a number or a size of at least 1",
 )  # fmt: skip
 TAILS = ("GuardWithIf", "ShiftInwards", "RoundUp", "PredicateLoads", "PredicateStores", "Predicate", "Auto")

@@ -37,8 +37,8 @@ from occ.compiler.ir.te.function import AnyStage, Check, Param, Scatter, TeFunc
 class Format:
     """A float with a sign, `exponent` and `mantissa` bits; `special` gives the meaning of the largest codes.
 
-    `ieee`: infinity and NaN in the last exponent; `fn`: the last code is NaN; `fnuz`: the code of -0 is NaN, there is no
-    -0; `finite`: neither infinity nor NaN.
+    `ieee`: infinity and NaN in the last exponent; `fn`: the last code is NaN; `fnuz`: the code of -0 is NaN, there is
+    no -0; `finite`: neither infinity nor NaN.
     """
 
     exponent: int

@@ -27,11 +27,12 @@ def two_factors(n: int) -> tuple[int, int] | None:
 def in_two_steps(b: GraphBuilder, x: Value, first: int, second: int, *, inverse: bool) -> Value:
     """The transform of `x [.., first * second, 1 or 2]` along its last axis but one, both sides.
 
-    Element `j = second * j1 + j2` adds to bin `k = k1 + first * k2` as `W(first)**(j1 k1) * W(n)**(j2 k1) * W(second)**(j2 k2)`:
-    a product over `j1`, a rotation, and a product over `j2`.
+    Element `j = second * j1 + j2` adds to bin `k = k1 + first * k2` as
+    `W(first)**(j1 k1) * W(n)**(j2 k1) * W(second)**(j2 k2)`: a product over `j1`, a rotation, and a product over `j2`.
     Real and imaginary parts are separate in between, so that every step runs along rows.
 
-    `y = F(n) @ x` --> `s[k1, p, j2] = F(first) @ x[j1, j2]  t = s * W(n)**(j2 k1)  y[k2, k1, p] = t[k1, (p, j2)] @ F(second)`
+    `y = F(n) @ x`
+    --> `s[k1, p, j2] = F(first) @ x[j1, j2]  t = s * W(n)**(j2 k1)  y[k2, k1, p] = t[k1, (p, j2)] @ F(second)`
     """
     dims, dtype = x.tensor.dims, x.tensor.dtype.numpy
     lead, parts, n = dims[:-2], int(dims[-1]), first * second  # pyright: ignore[reportArgumentType]

@@ -16,7 +16,8 @@ from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 
 _TYPES: dict[str, DType] = {
-    "FP32": F32, "FP16": F16, "UINT8": U8, "INT8": I8, "INT16": I16, "UINT16": U16, "INT32": I32, "UINT32": U32, "INT64": I64,
+    "FP32": F32, "FP16": F16, "UINT8": U8, "INT8": I8, "INT16": I16, "UINT16": U16, "INT32": I32, "UINT32": U32,
+    "INT64": I64,
     "UINT64": U64, "DOUBLE": F64,
 }  # fmt: skip
 

@@ -34,7 +34,8 @@ class Fuse(Pass):
     read only by one reduction or elementwise op join it; so do those that only widen an operand of a contraction's
     elementwise ops.
 
-    `%c = Conv(%x, @w)  %y = Relu(%c)` --> `%y = fuse(%x, @w) do (%a, %b) { %c = Conv(%a, %b)  %r = Relu(%c)  yield %r }`
+    `%c = Conv(%x, @w)  %y = Relu(%c)`
+    --> `%y = fuse(%x, @w) do (%a, %b) { %c = Conv(%a, %b)  %r = Relu(%c)  yield %r }`
     """
 
     max_ops: int = 32

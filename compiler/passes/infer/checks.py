@@ -25,7 +25,8 @@ def no_result(op: Op, e: BaseException) -> Invalid:
         f"`{shorten(op.name)}` has no result for these operands and attributes",
         code="OCC0206",
         note=f"{type(e).__name__} in {Path(place.filename).name}:{place.lineno}: {shorten(str(e))}",
-        help="`onnx.checker.check_model(model, full_check=True)` says more; if it finds nothing, report this with the model",
+        help="`onnx.checker.check_model(model, full_check=True)` says more; if it finds nothing, report this with "
+        "the model",
     )
 
 
@@ -42,7 +43,8 @@ def check_ranks(m: Module, ctx: Context) -> None:
                 "OCC0204",
                 f"the model does not say what rank its input `{name}` has",
                 where=shorten(ctx.source or m.name),
-                help=f"give its extents with `--shape {name}=...`; names keep extents symbolic: `--shape {name}=n,3,h,w`",
+                help=f"give its extents with `--shape {name}=...`; names keep extents symbolic: "
+                f"`--shape {name}=n,3,h,w`",
             )
     ctx.sink.raise_errors()
 

@@ -31,7 +31,8 @@ def decide(m: Module, known: Known) -> bool:
 
     Every value has a type.
 
-    `%y = Slice(%x, %b, %e)` --> `%p = slice_places(%x, %b, %e)  sizes(%p) {defines=[dim<_u0>, dim<_u1>]}  %y = part(%x, ...)`
+    `%y = Slice(%x, %b, %e)`
+    --> `%p = slice_places(%x, %b, %e)  sizes(%p) {defines=[dim<_u0>, dim<_u1>]}  %y = part(%x, ...)`
     """
     return _replaced(m, known, lambda op: _RULES.get(op.name) if _waits(op, known) else None)
 
@@ -39,7 +40,8 @@ def decide(m: Module, known: Known) -> bool:
 def resolve_broadcasts(m: Module, known: Known) -> bool:
     """Define run-time sizes for ops whose broadcast is unknown, once all other sizes are known.
 
-    `%y = Add(%a, %b)` --> `sizes(common_shape(%a, %b)) {defines=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
+    `%y = Add(%a, %b)`
+    --> `sizes(common_shape(%a, %b)) {defines=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
     """
     return _replaced(m, known, lambda op: _expand if _may_spread(op, known) else _alike if _is_unlike(op) else None)
 

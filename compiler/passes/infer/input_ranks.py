@@ -46,7 +46,8 @@ def _of_length(k: int, parts: int = 1) -> Callable[[Op], int | None]:
 
 # Rank of an operator's first operand, where it is fixed.
 _RANKS: Mapping[str, Callable[[Op], int | None]] = {
-    "Conv": _of_constant(1), "ConvTranspose": _of_constant(1), "ConvInteger": _of_constant(1), "QLinearConv": _of_constant(3),
+    "Conv": _of_constant(1), "ConvTranspose": _of_constant(1), "ConvInteger": _of_constant(1),
+    "QLinearConv": _of_constant(3),
     "MaxPool": _of_window, "AveragePool": _of_window, "LpPool": _of_window, "Gemm": lambda _: 2,
     "LSTM": lambda _: 3, "GRU": lambda _: 3, "RNN": lambda _: 3,
     "Transpose": lambda op: None if op.a.perm is None else len(op.a.perm),

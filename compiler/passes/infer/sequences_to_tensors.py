@@ -31,8 +31,9 @@ def sequences_to_tensors(m: Module, known: Known) -> bool:
     A growing tensor is such a sequence too: `%y = Loop(%n, %c, %x)`, where `@f` only joins rows to the end of `%x`
      --> `%t = Loop(%n, %c)  %y = Concat(%x, end_to_end(%t))`.
 
-    `%s = Loop(%n, %c, SequenceEmpty()) {body=@f}  %y = ConcatFromSequence(%s)`, where `@f` appends a tensor of the same shape in
-    each iteration --> `%t = Loop(%n, %c) {body=@f}  %y = concat_stacked(%t)`, where `@f` returns it as a scanned result
+    `%s = Loop(%n, %c, SequenceEmpty()) {body=@f}  %y = ConcatFromSequence(%s)`, where `@f` appends a tensor of the same
+    shape in each iteration --> `%t = Loop(%n, %c) {body=@f}  %y = concat_stacked(%t)`, where `@f` returns it as a
+    scanned result
     """
     made = False
     for func in list(m.funcs.values()):

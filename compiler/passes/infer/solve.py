@@ -15,9 +15,10 @@ from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data
 def solve(a: Dim, b: Dim, defined: Mapping[str, int]) -> dict[str, Dim] | None:
     """A substitution of one symbol that makes `a == b` hold, or None.
 
-    `N == M` yields `N -> M`, `N == 3` yields `N -> 3`, `P + S == Q + S` yields `P -> Q`; `S == min(512, S)` and `1 == min(1, S)` bound `S`.
-    No size is expressed through one that is known later: sizes of inputs come first, then data-dependent ones, in the
-    order of the steps that define them. Such an equality is checked once all of it is known.
+    `N == M` yields `N -> M`, `N == 3` yields `N -> 3`, `P + S == Q + S` yields `P -> Q`; `S == min(512, S)` and
+    `1 == min(1, S)` bound `S`. No size is expressed through one that is known later: sizes of inputs come first, then
+    data-dependent ones, in the order of the steps that define them. Such an equality is checked once all of it is
+    known.
 
     Args:
         a, b: the sides of the assumed equality.

@@ -51,8 +51,8 @@ def unify_ranks(m: Module, known: Known) -> bool:
 
     Every value has a type.
 
-    `%y = Loop(%n, %c, @zero) {body=@f}`, where `@f` returns `f32[N,3]` and does not read `%zero` --> the loop begins with zeros
-    of that shape
+    `%y = Loop(%n, %c, @zero) {body=@f}`, where `@f` returns `f32[N,3]` and does not read `%zero` --> the loop begins
+    with zeros of that shape
     """
     callers = {name: op for op in m.walk() for name in (f.name for f in m.called(op))} if len(m.funcs) > 1 else {}
     made = False

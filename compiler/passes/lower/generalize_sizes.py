@@ -23,8 +23,8 @@ class GeneralizeSizes(Pass):
     alone. Extents that it unrolls or keeps in registers stay numbers: taps of windows, colour channels, tiles. So do
     planes up to 128 wide over which windows of depthwise convolutions, pools and first layers slide, for any number of
     channels: most of their loops are at a border, and with planes of any size they took 1.1 to 2.4 times as long
-    (MobileNet v2 and ShuffleNet, Sapphire Rapids). So do the planes of Winograd convolutions, whose blocks of tiles need
-    memory of known size: with planes of any size Halide took half as long again for each (Sapphire Rapids).
+    (MobileNet v2 and ShuffleNet, Sapphire Rapids). So do the planes of Winograd convolutions, whose blocks of tiles
+    need memory of known size: with planes of any size Halide took half as long again for each (Sapphire Rapids).
     """
 
     name: ClassVar[str] = "generalize-sizes"

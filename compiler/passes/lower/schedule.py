@@ -26,7 +26,8 @@ from occ.compiler.targets.machine import Machine
 class Schedule(Pass):
     """Chooses a schedule for each te function: the first rule of `rule_list.py` that applies.
 
-    `te @f { acc[..] = sum[..](..)  out[..] = .. }` --> the same `with schedule by RULE { out.split(..)  acc.compute_at(..) }`
+    `te @f { acc[..] = sum[..](..)  out[..] = .. }` --> the same
+    `with schedule by RULE { out.split(..)  acc.compute_at(..) }`
     """
 
     fallback: bool = False  # the fallback schedule for all kernels: the baseline of measurements

@@ -41,7 +41,8 @@ def fusion(
         benefit: rules of greater benefit come first.
         name: of the regions; that of the function by default.
         schedule: hints for the kernel's schedule: `vectorize=8, tile=4, parallel=off, compute_root`.
-        kernel: of `c_kernel` or `halide_kernel`, whose operands are the parameters and whose result is `y` (`y0`, `y1`...).
+        kernel: of `c_kernel` or `halide_kernel`, whose operands are the parameters and whose result is `y` (`y0`,
+            `y1`...).
 
     Raises:
         CompileError: OCC0610 the rule is not well formed; OCC0615 the kernel does not fit.

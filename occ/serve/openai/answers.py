@@ -165,7 +165,8 @@ class ResponseForm:
         self._id, self.item = f"resp_{uuid.uuid4().hex}", f"msg_{uuid.uuid4().hex}"
         self._head = {
             "id": self._id, "object": "response", "created_at": int(time.time()), "model": model, "error": None,
-            "instructions": instructions, "metadata": {}, "parallel_tool_calls": True, "tool_choice": "none", "tools": [],
+            "instructions": instructions, "metadata": {}, "parallel_tool_calls": True, "tool_choice": "none",
+            "tools": [],
         }  # fmt: skip
 
     def begun(self) -> dict[str, Any]:

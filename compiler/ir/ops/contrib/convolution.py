@@ -38,7 +38,14 @@ class FusedConv:
         return activated(b, y, a.activation, tuple(a.activation_params or ()))
 
 
-_TRANSPOSED = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "output_padding": None, "strides": None}  # fmt: skip
+_TRANSPOSED = {
+    "auto_pad": "NOTSET",
+    "dilations": None,
+    "group": 1,
+    "kernel_shape": None,
+    "output_padding": None,
+    "strides": None,
+}
 
 
 @op(f"{DOMAIN}.ConvTransposeWithDynamicPads", signature=FormalSignature.of("X W Pads? B?", **_TRANSPOSED))

@@ -42,7 +42,8 @@ class NGramRepeatBlock:
             return where(repeats(i, k), low, high)
 
         return t.scatter(
-            scores.shape, lambda *i: scores[i], (n, starts), lambda i, k: (i, cast(I64, ids[i, k + (size - 1)])), blocked,
+            scores.shape, lambda *i: scores[i], (n, starts), lambda i, k: (i, cast(I64, ids[i, k + (size - 1)])),
+            blocked,
             combine="min",
         )  # fmt: skip
 

@@ -261,7 +261,8 @@ def _check(a: SimpleNamespace, k_scale: Tensor | None, v_scale: Tensor | None, n
     for what, kind, scale in (("k", a.k_quant_type, k_scale), ("v", a.v_quant_type, v_scale)):
         if kind not in ("NONE", "PER_TENSOR", "PER_CHANNEL") or (kind == "NONE") != (scale is None):
             raise Invalid(
-                f"`GroupQueryAttention` with {what}_quant_type={kind!r} and {'no ' if scale is None else ''}{what}_scale",
+                f"`GroupQueryAttention` with {what}_quant_type={kind!r} and "
+                f"{'no ' if scale is None else ''}{what}_scale",
                 code="OCC0107",
                 help="give a scale with PER_TENSOR or PER_CHANNEL, none with NONE",
             )
@@ -290,8 +291,8 @@ def _fits(what: str, x: Tensor, wanted: Sequence[Dim | None]) -> None:
     if x.rank != len(wanted) or any(surely_different(*pair) for pair in pairs):
         shape = ", ".join("*" if d is None else str(d) for d in wanted)
         raise Invalid(
-            f"`GroupQueryAttention`: `{what}` is of shape {show_shape(x.shape)}, where the queries, kv_num_heads and the bits"
-            f" of the cache ask for [{shape}]",
+            f"`GroupQueryAttention`: `{what}` is of shape {show_shape(x.shape)}, where the queries, kv_num_heads and "
+            f"the bits of the cache ask for [{shape}]",
             help="give the input that shape, or take back the `--dim` or `--shape` that sets another",
         )
     for pair in pairs:

@@ -89,7 +89,8 @@ class Inverse:
             raise Invalid(f"`Inverse` takes square matrices of constant size, not {x.type}")
         if n > LARGEST_MATRIX:
             raise Invalid(
-                f"`Inverse` takes matrices of up to {LARGEST_MATRIX} rows, not {n}: each column is a stage of the kernel"
+                f"`Inverse` takes matrices of up to {LARGEST_MATRIX} rows, not {n}: each column is a stage of the "
+                "kernel"
             )
         dtype = x.dtype.acc
 

@@ -176,8 +176,8 @@ def _check_router(a: SimpleNamespace) -> None:
 @op(
     f"{DOMAIN}.MoE",
     signature=FormalSignature.of(
-        "input router_probs fc1_experts_weights fc1_experts_bias? fc2_experts_weights fc2_experts_bias? fc3_experts_weights?"
-        " fc3_experts_bias?",
+        "input router_probs fc1_experts_weights fc1_experts_bias? fc2_experts_weights fc2_experts_bias? "
+        "fc3_experts_weights? fc3_experts_bias?",
         "output",
         **_ATTRIBUTES,
     ),

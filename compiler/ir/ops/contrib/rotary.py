@@ -34,7 +34,8 @@ class Positions:
 @op(
     f"{DOMAIN}.RotaryEmbedding",
     signature=FormalSignature.of(
-        "input position_ids cos_cache sin_cache", "output", interleaved=0, num_heads=0, rotary_embedding_dim=0, scale=1.0,
+        "input position_ids cos_cache sin_cache", "output", interleaved=0, num_heads=0, rotary_embedding_dim=0,
+        scale=1.0,
         is_packed_batching=0,
     ),
 )  # fmt: skip
@@ -94,7 +95,8 @@ class SectionAngles:
 @op(
     f"{DOMAIN}.MRotaryEmbedding",
     signature=FormalSignature.of(
-        "input position_ids cos_cache sin_cache", "output", mrope_section=None, mrope_layout=0, interleaved=0, num_heads=0,
+        "input position_ids cos_cache sin_cache", "output", mrope_section=None, mrope_layout=0, interleaved=0,
+        num_heads=0,
         rotary_embedding_dim=0, scale=1.0, is_packed_batching=0,
     ),
 )  # fmt: skip
@@ -105,7 +107,8 @@ class MRotaryEmbedding:
         ids, sections = positions.tensor, tuple(a.mrope_section or ())
         if ids.rank != 3 or ids.dims[0] != 3 or len(sections) != 3 or a.mrope_layout not in (0, 1):
             raise Invalid(
-                f"`MRotaryEmbedding` with position_ids {ids}, mrope_section={sections} and mrope_layout={a.mrope_layout}",
+                f"`MRotaryEmbedding` with position_ids {ids}, mrope_section={sections} and "
+                f"mrope_layout={a.mrope_layout}",
                 code="OCC0107",
                 help="positions are `[3, batch, sequence]`, with three sections, in layout 0 or 1",
             )

@@ -32,7 +32,8 @@ def _check_window(name: str, a: SimpleNamespace) -> None:
 @op(
     f"{DOMAIN}.CausalConvWithState",
     signature=FormalSignature.of(
-        "input weight bias? past_state?", "output present_state", activation="none", ndim=1, dilation=1, channels_last=0,
+        "input weight bias? past_state?", "output present_state", activation="none", ndim=1, dilation=1,
+        channels_last=0,
         state_window=0,
     ),
 )  # fmt: skip

@@ -75,8 +75,8 @@ class BlockSteps:
 class BlockCodes:
     """The elements of each block in units of its step, rounded: i8 `[.., digits, blocks, size]`, lowest digit first.
 
-    Rounding is to nearest, ties to even. Digits are balanced, -128 to 127. In a block with infinities those are 1 or -1 and the rest is 0. `rows` limits the
-    rows that get codes.
+    Rounding is to nearest, ties to even. Digits are balanced, -128 to 127. In a block with infinities those are 1 or -1
+    and the rest is 0. `rows` limits the rows that get codes.
     """
 
     operands = ("x", "steps")

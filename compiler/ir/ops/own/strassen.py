@@ -19,8 +19,8 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, equal, minimum, where, wrap
 from occ.compiler.ir.te.roles import STRASSEN
 
-# Signs of the quarters 11, 12, 21, 22 of the operands in each of the products, and of the products in each quarter of the
-# result.
+# Signs of the quarters 11, 12, 21, 22 of the operands in each of the products, and of the products in each quarter of
+# the result.
 LEFT = ((1, 0, 0, 1), (0, 0, 1, 1), (1, 0, 0, 0), (0, 0, 0, 1), (1, 1, 0, 0), (-1, 0, 1, 0), (0, 1, 0, -1))
 RIGHT = ((1, 0, 0, 1), (1, 0, 0, 0), (0, 1, 0, -1), (-1, 0, 1, 0), (0, 0, 0, 1), (1, 1, 0, 0), (0, 0, 1, 1))
 RESULT = ((1, 0, 0, 1, -1, 0, 1), (0, 0, 1, 0, 1, 0, 0), (0, 1, 0, 1, 0, 0, 0), (1, -1, 1, 0, 0, 1, 0))

@@ -1,7 +1,7 @@
 """Convolution by Winograd's minimal filtering, such as F(4x4, 3x3): 36 multiplications for 16 outputs instead of 144.
 
-Tiles of the input have six positions along an axis, so three taps make four outputs, and five make two; along an axis of one
-tap nothing is transformed. With tiles of four positions, F(2x2, 3x3), weights are less than half as large.
+Tiles of the input have six positions along an axis, so three taps make four outputs, and five make two; along an axis
+of one tap nothing is transformed. With tiles of four positions, F(2x2, 3x3), weights are less than half as large.
 
 Lavin and Gray, "Fast Algorithms for Convolutional Neural Networks" (2015), with other points: the transforms come from
 polynomial interpolation at 0, +-1/sqrt(2), +-sqrt(2) and infinity. The f32 error then stays close to that of direct

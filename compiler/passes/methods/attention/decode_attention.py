@@ -30,7 +30,8 @@ _FEW = 4  # rows computed one at a time: packing keys and values takes as long a
 # feed more multiply-adds: f16 heads 0.63 without, 0.66 with both; 64 on 8 in f32 0.63 and 0.66. Token-major, 16,384
 # keys, Zen 4: 0.35 without for values, 0.60 without for keys, 0.72 to 0.74 with 8 KB for both, 0.75 to 0.76 as here; 8
 # heads on 8: 0.71 and 0.74.
-# nothing for the values, 0.60 with nothing for the keys, 0.72 to 0.74 with 8 KB for both, 0.75 to 0.76 so; 8 heads on 8: 0.71 and 0.74.
+# nothing for the values, 0.60 with nothing for the keys, 0.72 to 0.74 with 8 KB for both, 0.75 to 0.76 so; 8 heads on
+# 8: 0.71 and 0.74.
 _AHEAD_APART = {"keys": (8 << 10, 32 << 10), "values": (8 << 10, 32 << 10)}
 _AHEAD_TOGETHER = {"keys": (4 << 10, 16 << 10), "values": (4 << 10, 32 << 10)}
 _MUCH = 8  # vector multiply-adds per cache line: with more, arithmetic dominates

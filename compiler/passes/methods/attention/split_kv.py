@@ -191,8 +191,8 @@ def _chunk(s: TeStage, chunked: set[str], lanes: int, how: Chunks) -> list[TeSta
 def _in_tiles(s: TeStage, lanes: int) -> list[TeStage]:
     """Scores as sums in vector lanes, a tile of scores at once.
 
-    `scores[i, k] = sum[r<64](f(r))` --> `dot[i, k, l<16] = sum[q<4](f(16*q + l))`, `tile[i, k] = sum[m<16](dot[i, k, m])`,
-    `scores[i, k] = tile[i, k]`
+    `scores[i, k] = sum[r<64](f(r))` --> `dot[i, k, l<16] = sum[q<4](f(16*q + l))`,
+    `tile[i, k] = sum[m<16](dot[i, k, m])`, `scores[i, k] = tile[i, k]`
     """
     r, at = s.expr, position(s.axes)
     assert isinstance(r, Reduce)

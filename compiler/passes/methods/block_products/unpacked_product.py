@@ -59,8 +59,8 @@ def _only(f: TeFunc, name: str, *, few: bool) -> TeFunc:
 class UnpackedProduct:
     """The stages of a product of unpacked weights with a given tile height, and their schedule.
 
-    `sum[i, p, c] = sum[b, k](x[i, b, k] * unpack(w[p, b, k, c]))` --> `xT[i//T, b, k, i%T] = x[i, b, k]`, `wT[p, b, k, c] = unpack(w[p, b, k, c])`,
-    `sumT[i//T, i%T, p, c] = sum[b, k](xT[i//T, b, k, i%T] * wT[p, b, k, c])`
+    `sum[i, p, c] = sum[b, k](x[i, b, k] * unpack(w[p, b, k, c]))` --> `xT[i//T, b, k, i%T] = x[i, b, k]`,
+    `wT[p, b, k, c] = unpack(w[p, b, k, c])`, `sumT[i//T, i%T, p, c] = sum[b, k](xT[i//T, b, k, i%T] * wT[p, b, k, c])`
 
     Attributes:
         stages: all but the root; expr: the root in terms of them.

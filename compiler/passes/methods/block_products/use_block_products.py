@@ -39,7 +39,8 @@ class UseBlockProducts(Pass):
     at a time. `-C precision=int8` allows one digit everywhere. An embedding that shares its bytes with the head (tied
     weights) gathers its rows from the panels.
 
-    `%y = com.microsoft.MatMulNBits(%x, @w, @s)` --> `%t = block_steps(%x)  %c = block_codes(%x, %t)  %y = block_matmul(%c, %t, @w.panels, @s)`
+    `%y = com.microsoft.MatMulNBits(%x, @w, @s)`
+    --> `%t = block_steps(%x)  %c = block_codes(%x, %t)  %y = block_matmul(%c, %t, @w.panels, @s)`
     """
 
     lanes: int = 0  # columns of a panel; 0 means the i32 lanes of the target's vector

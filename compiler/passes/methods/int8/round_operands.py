@@ -31,7 +31,8 @@ class RoundOperands(Pass):
     and multiples of a step per weight column. Codes that a model stored in 8 bits are recovered exactly.
 
     `%y = MatMul(%x, @w)` --> `%b = Cast(%x) {to=bf16}  %f = Cast(%b) {to=f32}  %y = MatMul(%f, @w.bf16)`, or
-    `%r = row_range(%x)  %c = row_codes(%x, %r)  %s = MatMulInteger(%c, @w.i8)  %y = from_row_codes(%s, %r, @scale, @total)`
+    `%r = row_range(%x)  %c = row_codes(%x, %r)  %s = MatMulInteger(%c, @w.i8)  %y = from_row_codes(%s, %r, @scale,
+    @total)`
     """
 
     to: str = "bf16"  # or `int8`

@@ -24,9 +24,9 @@ _LEAST_GAIN = 1.5  # savings in multiplications: below this, the transforms cost
 class UseWinograd(Pass):
     """Replaces convolutions of stride 1 with three or five taps per axis and enough channels by `winograd`.
 
-    Weights are transformed at compile time. They grow by 4 for 3x3, by 1.8 if planes are small and weights large, by 1.44 for 5x5, by 2 and 1.2 if only one
-    axis has taps. Measured on Zen 4 against direct convolution: 3x3: 3.5x at 56x56, 2.8x at 14x14, 1.7x at 7x7; on Zen
-    5 from 16 channels to 64 at 55x55: 2.3x, from 96 to 24 at 80x120: 2.9x.
+    Weights are transformed at compile time. They grow by 4 for 3x3, by 1.8 if planes are small and weights large, by
+    1.44 for 5x5, by 2 and 1.2 if only one axis has taps. Measured on Zen 4 against direct convolution: 3x3: 3.5x at
+    56x56, 2.8x at 14x14, 1.7x at 7x7; on Zen 5 from 16 channels to 64 at 55x55: 2.3x, from 96 to 24 at 80x120: 2.9x.
 
     `%y = Conv(%x, @w : f32[64,64,3,3])` --> `%y = winograd(%x, @u : f32[36,64,64]) {kernel_shape=[3, 3]}`
     """

@@ -22,7 +22,8 @@ def long_sums(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
     """Long float sums in blocks, so that rounding errors do not grow with their length.
 
     `acc[i] = sum[r<n](x[r, i])` --> `block[i, b] = sum[q<512](b*512 + q < n ? x[b*512 + q, i] : 0)`,
-    `acc[i] = sum[b<(n+511)//512](block[i, b])` for float sums that may have more terms; `block` is computed in loop `b`.
+    `acc[i] = sum[b<(n+511)//512](block[i, b])` for float sums that may have more terms; `block` is computed in loop
+    `b`.
 
     Sums vectorised along their own terms, or with split terms, are left alone: they have partial sums already.
     """

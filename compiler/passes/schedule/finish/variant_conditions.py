@@ -18,8 +18,8 @@ from occ.compiler.ir.te.walks import transform
 def name_conditions(m: Module, functions: Mapping[str, TeFunc]) -> dict[str, TeFunc]:
     """Functions whose conditions test one dim each, computed by the caller.
 
-    `te @f<D0, D1> { out[i] = D0*D1 <= D0*max(0, D1 - 1) + 2 ? few[i] : acc[i] } with schedule { out.specialize(..) }` -->
-    `te @f<D0, D1, D2> { out[i] = D2 <= 2 ? .. }`, with calls that pass `D0*D1 - D0*max(0, D1 - 1)` for `D2`. Halide
+    `te @f<D0, D1> { out[i] = D0*D1 <= D0*max(0, D1 - 1) + 2 ? few[i] : acc[i] } with schedule { out.specialize(..) }`
+    --> `te @f<D0, D1, D2> { out[i] = D2 <= 2 ? .. }`, with calls that pass `D0*D1 - D0*max(0, D1 - 1)` for `D2`. Halide
     simplifies the condition of a select differently from a `specialize` condition, and if the two differ it does not
     match them.
     """

@@ -42,7 +42,8 @@ _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread woul
 def packed_contraction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Matrix products and convolutions: a tile of rows by vectors stays in registers, with the left operand broadcast.
 
-    Lanes run along a contiguous axis of the right operand. 97-100 % of peak on packed panels; about 14 accumulators are best, and 28 spill.
+    Lanes run along a contiguous axis of the right operand. 97-100 % of peak on packed panels; about 14 accumulators are
+    best, and 28 spill.
     """
     facts = facts_of(f, machine)
     return facts.scheduled(product_loops(facts.root, facts))

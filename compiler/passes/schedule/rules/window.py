@@ -39,7 +39,8 @@ def window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 def _column_sums(s: AnyStage, facts: ScheduleFacts) -> Directives:
     """Sums of long columns, several adjacent vectors in registers; nothing if there are none, or few columns.
 
-    A column of vectors reads one line of each page. Sapphire Rapids, the sums of 2,048 columns of 1,024 rows: 840 --> 350 us.
+    A column of vectors reads one line of each page. Sapphire Rapids, the sums of 2,048 columns of 1,024 rows: 840 -->
+    350 us.
     """
     sums = facts.reductions(s) if isinstance(s, TeStage) and s.axes else []
     if len(sums) != 1 or not isinstance(s, TeStage) or not (lanes := _lanes(s, sums, facts)):
