@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from occ.arguments import checked_dims, checked_mapping, checked_plans, checked_shapes, names_of
+from occ.arguments import checked_dims, checked_options, checked_plans, checked_shapes, names_of
 from occ.background import check_buildable
 from occ.compiler.diagnostics import error
 from occ.compiler.driver.compilation import Compilation
@@ -53,9 +53,7 @@ def settings_of(
         raise error("OCC0205", f"dims: {e}") from None
     overrides = Overrides(checked_shapes(shapes), fixed, names_of(outputs), bounds)
     special = [_with(overrides, sizes) for sizes in checked_plans(specialise)]
-    return Settings(
-        target, overrides, {k: str(v) for k, v in checked_mapping("options", options).items()}, special=special, **more
-    )
+    return Settings(target, overrides, checked_options(options), special=special, **more)
 
 
 def _with(overrides: Overrides, sizes: Mapping[str, Sequence[int | str] | int]) -> Overrides:
@@ -131,7 +129,7 @@ def build(
 
     Raises:
         CompileError: the model cannot be compiled; OCC0605 `out` is the model itself, or nothing to be replaced.
-        RunError: OCC0605 `out` has the name of a model.
+        RunError: OCC0605 `out` has the name of a model or a library.
         OSError: `out` cannot be written.
     """
     place = None if out is None else check_out(Path(out), [model], folder=folder)

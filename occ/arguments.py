@@ -33,6 +33,15 @@ def checked_mapping(what: str, given: Mapping[str, Any] | None) -> Mapping[str, 
     return given
 
 
+def checked_options(given: Mapping[str, Any] | None) -> dict[str, str]:
+    """Options of a target, with values in the spelling of `-C`.
+
+    Raises:
+        CompileError: OCC0603 it is no dict.
+    """
+    return {str(key): str(value) for key, value in checked_mapping("options", given).items()}
+
+
 def checked_dims(given: Mapping[str, Any] | None) -> dict[str, int | str]:
     """Values of symbolic dims: whole numbers, or texts of bounds.
 
@@ -40,6 +49,20 @@ def checked_dims(given: Mapping[str, Any] | None) -> dict[str, int | str]:
         CompileError: OCC0603 it is no dict; OCC0205 a value is something else.
     """
     return {name: _dim(name, d) for name, d in checked_mapping("dims", given).items()}
+
+
+def checked_sizes(given: Mapping[str, Any] | None) -> dict[str, int]:
+    """Values of symbolic dims for random inputs: whole numbers.
+
+    Raises:
+        CompileError: OCC0603 it is no dict; OCC0205 a value is something else.
+    """
+    sizes = checked_dims(given)
+    for name, size in sizes.items():
+        if isinstance(size, str):
+            message = f"dims of `{name}` is {size!r}, and inputs have one size"
+            raise error("OCC0205", message, help=f"dims={{{name!r}: 4}}")
+    return {name: int(size) for name, size in sizes.items()}
 
 
 def _dim(name: str, given: Any) -> int | str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from numbers import Integral
 from statistics import median
 from typing import Any
 
@@ -157,8 +158,8 @@ def compare(
     """
     made = Comparison(session.threads, inputs=[_shown(n, x) for n, x in inputs.items()])
     ours = session.run(inputs)
-    if rounds < 1:
-        raise ValueError(f"rounds is {rounds}; it takes at least 1")
+    if not isinstance(rounds, Integral) or rounds < 1:
+        raise ValueError(f"rounds is {rounds!r}; it takes at least 1")
     runners: dict[str, Runner] = {"occ": lambda: session.run(inputs)}
     for name in peers:
         try:

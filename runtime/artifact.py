@@ -30,11 +30,13 @@ from occ.runtime.members import ALSO, LIBRARY, MANIFEST, WEIGHTS, Members, Neste
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip
 _PADDING_ID = 0xD935  # extra field for alignment, as Android's zipalign writes it
 # Names of what models are read from: none of their readers would expect an artifact.
+# Suffixes of models, and of libraries that `occ build --emit` writes.
+_LIBRARIES = {".a": "static", ".so": "shared"}
 _MODELS = {".onnx", ".ort", ".pt2", ".pb", ".gguf", ".safetensors"}
 
 
 def check_name(path: Path) -> None:
-    """Refuse to give an artifact the name of a model, by its suffix.
+    """Refuse to give an artifact the name of a model or of a library, by its suffix.
 
     Raises:
         RunError: OCC0605.
@@ -43,6 +45,9 @@ def check_name(path: Path) -> None:
         raise RunError(
             "OCC0605", f"`{path}` is the name of a model, and an artifact is none", f"name it `{path.stem}.occ`"
         )
+    if (kind := _LIBRARIES.get(path.suffix.lower())) is not None:
+        remedy = f"`occ build --emit {kind}` makes a library; or name it `{path.stem}.occ`"
+        raise RunError("OCC0605", f"`{path}` is the name of a library, and an artifact is none", remedy)
 
 
 @dataclass
@@ -87,7 +92,7 @@ class Artifact:
 
         Raises:
             OSError: the path cannot be written.
-            RunError: OCC0605 the name is that of a model.
+            RunError: OCC0605 the name is that of a model or a library.
         """
         target = Path(path)
         check_name(target)

@@ -131,6 +131,12 @@ class Session:
         Raises:
             RunError: OCC0501 an array is invalid, or later writes to it would not be visible to a run.
         """
+        for what, arrays_given in (("inputs", inputs), ("outputs", outputs)):
+            if arrays_given is not None and not isinstance(arrays_given, Mapping):
+                kind = type(arrays_given).__name__
+                raise RunError(
+                    "OCC0501", f"{what} are given by name, not as {kind}", "`m.bind(x=x)`, or `m.bind({'x': x})`"
+                )
         taken, given = dict(inputs or {}), dict(outputs or {})
         for name, array in arrays.items():
             (taken if name in self._names and name not in taken else given)[name] = array
@@ -288,6 +294,7 @@ class Session:
 
         Raises:
             OSError: the path cannot be written.
+            RunError: OCC0605 the name is that of a model or a library.
         """
         return self._whole.save(path, folder=folder)
 

@@ -33,7 +33,7 @@ from occ.compiler.passes.manager import Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import pipeline_for, size_stable
 from occ.compiler.plan.undefined_sizes import undefined_sizes
 from occ.compiler.targets.registry import all_targets, get_target
-from occ.compiler.targets.target import Generated, Target
+from occ.compiler.targets.target import Generated, Target, missing_library
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest
@@ -369,8 +369,7 @@ class Compilation:
         except (CompileError, RunError, OSError, MemoryError):
             raise
         except ModuleNotFoundError as e:
-            what = f"the code generator of `{self.target.name}` needs the library `{e.name}`, which is not installed"
-            raise error("OCC0409", what, help=f"`pip install {e.name}`; `-t interp` needs none") from e
+            raise missing_library(self.target.name, e) from e
         except Exception as e:
             path = write_reproducer(m, ["build", "-t", self.target.name])
             notes = [f"{type(e).__name__}: {e}"[:400], f"reproducer: {path}"]

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from occ.compiler.cache.cache import Cache
-from occ.compiler.diagnostics import Diagnostic
+from occ.compiler.diagnostics import CompileError, Diagnostic, error
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.objects.archive import NativeCode
@@ -187,3 +187,9 @@ class Target:
     def takes_whole(self, op: Op, options: Options) -> bool:
         """Whether it supports a composite operator directly, rather than its parts."""
         return self.takes(op.name) and (self.whole is None or self.whole(op, options))
+
+
+def missing_library(target: str, e: ModuleNotFoundError) -> CompileError:
+    """The error OCC0409 of a code generator that cannot import a library."""
+    what = f"the code generator of `{target}` needs the library `{e.name}`, which is not installed"
+    return error("OCC0409", what, help=f"`pip install {e.name}`; `-t interp` needs none")

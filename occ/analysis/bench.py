@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.analysis.inspect import is_artifact
 from occ.api import Shapes, compile  # noqa: A004
-from occ.arguments import names_of
+from occ.arguments import checked_sizes, names_of
 from occ.benchmark import PEERS, Comparison, compare
 from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
@@ -46,10 +46,12 @@ def bench(
         threads: of one run.
 
     Raises:
-        ValueError: a runtime is unknown, or there is no ONNX model for it.
+        ValueError: a runtime is unknown, `rounds` is not a number from 1 on, or there is no ONNX model for it.
+        CompileError: the model cannot be compiled; OCC0205, OCC0603 `dims` is invalid. RunError: it cannot be run.
     """
     if unknown := [p for p in names_of(against) if p not in PEERS]:
         raise ValueError(f"against takes {', '.join(PEERS)}, not {unknown[0]!r}")
+    sizes = checked_sizes(dims)
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     if path and is_artifact(path):
         session = load(path, threads)
@@ -58,5 +60,5 @@ def bench(
         onnx = onnx or path
     if against and not onnx:
         raise ValueError("the others need the model: onnx=, a path or bytes")
-    inputs = inputs or random_inputs(session, dict(dims or {}), np.random.default_rng(0))
+    inputs = inputs or random_inputs(session, sizes, np.random.default_rng(0))
     return compare(session, onnx, inputs, names_of(against), rounds=rounds)

@@ -21,6 +21,7 @@ import numpy as np
 from occ.analysis.per_op import joined
 from occ.analysis.report_graph import graph_data
 from occ.api import Shapes, settings_of
+from occ.arguments import checked_sizes
 from occ.compiler.diagnostics import error
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
@@ -77,7 +78,7 @@ def report(
         remedy = f"name it `{Path(out).with_suffix('.html')}`"
         raise error("OCC0605", f"a report is a page in HTML, not `{out}`", help=remedy)
     settings = settings_of(target, shapes, None, options, rules=rules)
-    page = page_of(model, settings, Measuring(stage, inputs, dict(dims or {}), threads, against))
+    page = page_of(model, settings, Measuring(stage, inputs, checked_sizes(dims), threads, against))
     if out is not None:
         Path(out).write_text(page, "utf-8")
     return page

@@ -31,12 +31,16 @@ def command(models: tuple[str, ...], level: str | None, workers: str | None, as_
     """
     from occ.compiler.diagnostics import shorten
     from occ.compiler.driver.settings import Settings
+    from occ.compiler.targets.target import missing_library
     from occ.compiler.tuning.warm import warm
 
     with progress() as tell:
         others = options.workers_at(workers)
         settings = Settings("cpu", options={"optimize": level or ("3" if models else "2")})
-        made = warm(_sources(models), settings, kernels_per_unit=_UNIT, workers=others, progress=tell)
+        try:
+            made = warm(_sources(models), settings, kernels_per_unit=_UNIT, workers=others, progress=tell)
+        except ModuleNotFoundError as e:
+            raise missing_library("cpu", e) from e
     problems = {**made.refused, **made.failed}
     for label, problem in problems.items():
         for d in problem.diagnostics:

@@ -12,6 +12,7 @@ from typing import Any, Literal, Self, TypeGuard, cast
 
 import numpy as np
 
+from occ.arguments import checked_options
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.targets.default import DEFAULT
 from occ.generation.batch import Batch
@@ -77,7 +78,7 @@ class LanguageModel:
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
         several: bool = False, adapter: str | os.PathLike[str] | None = None,
         draft: str | os.PathLike[str] | None = None, draft_tokens: int = DRAFT_TOKENS,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         if capacity < 2:
             raise RunError("OCC0501", f"capacity is {capacity}", "give room for at least 2 tokens")
@@ -93,7 +94,7 @@ class LanguageModel:
         )
         self._opened: Session | None = None
         self._lock = threading.Lock()
-        opened = partial(open_model, folder, threads, target, options=options)
+        opened = partial(open_model, folder, threads, target, options=checked_options(options))
         self._open = lambda: opened(batched=True)
         scored = 1 if draft is None else draft_tokens + 1
         self.session = self._for_several() if several else opened(scored=scored)

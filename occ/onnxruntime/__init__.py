@@ -15,6 +15,7 @@ from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
+from occ.arguments import checked_options
 from occ.compiler.diagnostics import error
 from occ.compiler.targets.default import DEFAULT
 from occ.onnxruntime.ascend import NAME as ASCEND
@@ -59,13 +60,13 @@ def register(
     Raises:
         ValueError: `build` is none of these. TypeError: `least` is no number.
         ImportError: onnxruntime is not installed, or is older than 1.23, for Ascend devices 1.24.
-        CompileError: OCC0303 there is no such target; OCC0401 there is no C++ compiler, which builds the library on
-            first use. OCC0603 an option is wrong. For Ascend devices, OCC0406 there is no AscendCL, OCC0407 no device,
-            OCC0510 it is another chip.
+        CompileError: OCC0303 there is no such target, or it makes no native code; OCC0401 there is no C++ compiler,
+            which builds the library on first use. OCC0603 an option is wrong. For Ascend devices, OCC0406 there is no
+            AscendCL, OCC0407 no device, OCC0510 it is another chip.
     """
     _check(target, build, least)
     name = get_ep_name(target)
-    given = dict(options or {})
+    given = checked_options(options)
     if name == NAME:
         claims: Any = _claims_of_cpu(target, given, least, build)
     else:
@@ -90,13 +91,16 @@ def _check(target: str, build: str, least: int) -> None:
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")
     get_target(target)
+    if target == "interp":
+        message = "`interp` computes with numpy, and sessions of onnxruntime need native code"
+        raise error("OCC0303", message, help="register `cpu` or `cpu-jit`")
 
 
-def _claims_of_cpu(target: str, options: dict[str, Any], least: int, way: str) -> Claims:
+def _claims_of_cpu(target: str, options: dict[str, str], least: int, way: str) -> Claims:
     from occ.compiler.targets.registry import get_target
 
     onnxruntime = onnxruntime_module()
-    get_target(target).options.read(target, {k: str(v) for k, v in options.items()})
+    get_target(target).options.read(target, options)
     if NAME not in _registered:
         path = str(get_library_path())
         library = c.CDLL(path)
@@ -106,7 +110,7 @@ def _claims_of_cpu(target: str, options: dict[str, Any], least: int, way: str) -
     return Claims(_registered[NAME]["library"], target, options, least, way=way)
 
 
-def _claims_of_ascend(target: str, options: dict[str, Any]) -> AscendClaims:
+def _claims_of_ascend(target: str, options: dict[str, str]) -> AscendClaims:
     """The provider for Ascend devices.
 
     An unsuitable machine, chip or option is rejected here, not in a session.

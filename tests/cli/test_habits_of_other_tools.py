@@ -148,6 +148,8 @@ def test_measures_and_tolerances_are_numbers(model):
         occ.diff(model, "interp", tolerance="1%")
     with pytest.raises(ValueError, match="rounds is 0; it takes at least 1"):
         occ.bench(model, "interp", rounds=0)
+    with pytest.raises(ValueError, match="rounds is '3'; it takes at least 1"):
+        occ.bench(model, "interp", rounds="3")
 
 
 def test_a_rule_file_without_rules_is_refused(model, tmp_path):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,9 @@ import pytest
 from building import model_of
 
 import occ
+import occ.onnxruntime
+from occ.arguments import checked_options
+from occ.compiler.diagnostics import CompileError
 from occ.runtime.errors import RunError
 
 
@@ -144,3 +148,34 @@ def test_inputs_that_have_no_names_are_refused(given, model):
     session = occ.compile(str(model), "interp")
     with pytest.raises(occ.RunError, match="by name, not as"):
         session.run(given)
+
+
+@pytest.mark.parametrize(
+    ("call", "said"),
+    [
+        (lambda m: occ.bench("m.onnx", dims="n=3"), "dims is 'n=3', not a dict"),
+        (lambda m: occ.bench("m.onnx", dims={"n": "1..4"}), "inputs have one size"),
+        (lambda m: occ.report("m.onnx", dims="n=3"), "dims is 'n=3', not a dict"),
+        (lambda m: m.bind(3), "inputs are given by name, not as int"),
+        (lambda m: m.bind(outputs=[1]), "outputs are given by name, not as list"),
+        (lambda m: m.save("m.so"), "--emit shared"),
+        (lambda m: m.save("m.A"), "--emit static"),
+        (lambda m: occ.build("m.onnx", "interp", out="m.so"), "--emit shared"),
+        (lambda m: occ.LanguageModel("m.onnx", options="optimize=2"), "options is 'optimize=2', not a dict"),
+    ],
+)
+def test_a_call_with_an_argument_of_another_kind_says_which(call, said, model):
+    session = occ.compile("m.onnx", "interp")
+    with pytest.raises((CompileError, RunError), match=re.escape(said)):
+        call(session)
+
+
+@pytest.mark.parametrize("level", [2, "2", np.int64(2)])
+def test_options_are_numbers_or_texts(level):
+    assert checked_options({"optimize": level}) == {"optimize": "2"}
+
+
+def test_the_provider_for_onnxruntime_needs_native_code():
+    pytest.importorskip("onnxruntime")
+    with pytest.raises(CompileError, match=r"(?s)OCC0303.*interp.*cpu-jit"):
+        occ.onnxruntime.register("interp")

@@ -29,6 +29,8 @@ COMMANDS = {
     "`occ targets`": "targets",
     "`occ ops`": "ops Relu",
     "`occ rules`": "rules MODEL",
+    "`occ rules --schedule`": "rules --schedule",
+    "`occ rules --schedule --why KERNEL`": "rules --schedule MODEL -t cpu --why node_relu",
     "`occ explain`": "explain OCC0305",
     "`occ warm`": "warm MODEL",
     "`occ cache`": "cache",
