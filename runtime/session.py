@@ -19,7 +19,7 @@ from occ.runtime.dims import evaluate, symbols, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import TensorInfo
 from occ.runtime.resident import Resident
-from occ.runtime.signature import Signature, as_array, numpy_dtype
+from occ.runtime.signature import Signature, as_array, check_mapping, numpy_dtype
 
 if TYPE_CHECKING:
     from occ.runtime.artifact import Artifact
@@ -131,15 +131,7 @@ class Session:
         Raises:
             RunError: OCC0501 an array is invalid, or later writes to it would not be visible to a run.
         """
-        for what, arrays_given in (("inputs", inputs), ("outputs", outputs)):
-            if arrays_given is not None and not isinstance(arrays_given, Mapping):
-                kind = type(arrays_given).__name__
-                raise RunError(
-                    "OCC0501", f"{what} are given by name, not as {kind}", "`m.bind(x=x)`, or `m.bind({'x': x})`"
-                )
-        taken, given = dict(inputs or {}), dict(outputs or {})
-        for name, array in arrays.items():
-            (taken if name in self._names and name not in taken else given)[name] = array
+        taken, given = self._to_bind(inputs, outputs, arrays)
         try:
             checked, _, targets = self._checked(taken, given)
         except RunError:
@@ -165,6 +157,17 @@ class Session:
             self.run(taken, made)
 
         return Binding(run, made)
+
+    def _to_bind(
+        self, inputs: Mapping[str, Any] | None, outputs: Mapping[str, Any] | None, arrays: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], dict[str, Any]]:
+        """The arguments of `bind` as inputs and outputs by name."""
+        for what, given in (("inputs", inputs), ("outputs", outputs)):
+            check_mapping(what, {} if given is None else given, "`m.bind(x=x)`, or `m.bind({'x': x})`")
+        read, written = dict(inputs or {}), dict(outputs or {})
+        for name, array in arrays.items():
+            (read if name in self._names and name not in read else written)[name] = array
+        return read, written
 
     def _for_ones(self, inputs: Mapping[str, Any]) -> Session | None:
         """The session for extents of 1 that a node broadcasts, if inputs are rejected because of them."""

@@ -64,6 +64,16 @@ def check_constraints(
     return open_
 
 
+def check_mapping(what: str, given: Any, remedy: str) -> None:
+    """Refuse arrays that are not in a mapping by name.
+
+    Raises:
+        RunError: OCC0501.
+    """
+    if type(given) is not dict and not isinstance(given, Mapping):
+        raise RunError("OCC0501", f"{what} are given by name, not as {type(given).__name__}", remedy)
+
+
 def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, str] | None = None) -> RunError:
     """OCC0503: an assumption does not hold.
 
@@ -136,9 +146,7 @@ class Signature:
             RunError: OCC0501 a missing or unknown input, or an element type that differs.
         """
         names = {i.name: None for i in self.inputs}
-        if type(inputs) is not dict and not isinstance(inputs, Mapping):
-            what = f"inputs are given by name, not as {type(inputs).__name__}"
-            raise RunError("OCC0501", what, f"`m.run({{{next(iter(names), 'x')!r}: x}})`, or `m(x)` by position")
+        check_mapping("inputs", inputs, f"`m.run({{{next(iter(names), 'x')!r}: x}})`, or `m(x)` by position")
         if unknown := [n for n in inputs if n not in names]:
             raise RunError("OCC0501", f"the model has no input `{unknown[0]}`", f"inputs: {', '.join(names) or 'none'}")
         if missing := [n for n in names if n not in inputs]:

@@ -51,7 +51,6 @@ def bench(
     """
     if unknown := [p for p in names_of(against) if p not in PEERS]:
         raise ValueError(f"against takes {', '.join(PEERS)}, not {unknown[0]!r}")
-    sizes = checked_sizes(dims)
     path = os.fspath(model) if isinstance(model, (str, os.PathLike)) else ""
     if path and is_artifact(path):
         session = load(path, threads)
@@ -60,5 +59,5 @@ def bench(
         onnx = onnx or path
     if against and not onnx:
         raise ValueError("the others need the model: onnx=, a path or bytes")
-    inputs = inputs or random_inputs(session, sizes, np.random.default_rng(0))
+    inputs = inputs or random_inputs(session, checked_sizes(dims), np.random.default_rng(0))
     return compare(session, onnx, inputs, names_of(against), rounds=rounds)
