@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 IDS, MASK, POSITIONS, LOGITS = "input_ids", "attention_mask", "position_ids", "logits"
+# Attention sums keys in an order that depends on their number in blocks of this many: a run within a block equals runs
+# of one token each, to the bit.
+KEY_BLOCK = 32
 NGRAM = "ngram"  # drafts of what followed the same tokens before
 DRAFT_TOKENS = 3  # up to 4 rows attention reads the caches in place, and products use one tile
 STARTS = "starts"  # for several sequences: the start of each in the caches

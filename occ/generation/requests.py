@@ -12,6 +12,7 @@ import numpy as np
 from occ.generation.batch import Batch
 from occ.generation.decoder import Decoder, Decoders
 from occ.generation.drafts import Drafts
+from occ.generation.names import KEY_BLOCK
 from occ.generation.sampling import Sampler, Sampling
 from occ.generation.text import TextStream
 from occ.runtime.errors import RunError
@@ -120,8 +121,12 @@ class GenerationRequest:
         if text or not self._as_text:
             self._pieces.append(text if self._as_text else token)
 
-    def draft(self, room: int) -> list[int]:
-        """Guessed next tokens, limited by the room in a run and in the text."""
+    def draft(self, held: int, capacity: int) -> list[int]:
+        """Guessed next tokens for a run after `held` tokens in the caches, limited by their capacity and by the text.
+
+        A run does not pass a multiple of `KEY_BLOCK`, so that its logits are those of single tokens.
+        """
+        room = min(capacity, held + KEY_BLOCK - held % KEY_BLOCK) - held - 1
         count = min(self.draft_count, room, self.prompt_length + self._ending.count - len(self.tokens) - 1)
         return [] if self.drafts is None or count < 1 else self.drafts.propose(self.tokens, count)
 
@@ -157,7 +162,7 @@ def generate_one(request: GenerationRequest, decoders: Decoders) -> Iterator[Any
 
 def advance(request: GenerationRequest, decoder: Decoder) -> None:
     """Generate the next token of an unfinished text, and accept correct guesses with it."""
-    drafts = request.draft(decoder.capacity - len(decoder.tokens) - 1)
+    drafts = request.draft(len(decoder.tokens), decoder.capacity)
     rows = decoder.append_scored([request.tokens[-1], *drafts])
     request.proposed += len(drafts)
     for k, logits in enumerate(rows):

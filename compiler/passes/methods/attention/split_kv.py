@@ -49,7 +49,8 @@ class _Keys:
     """One stage's key axis, split into chunks of equal size.
 
     There is always one chunk more than needed, so that threads can share a short cache too, and none exceeds the
-    maximum.
+    maximum. Their size depends on the number of keys in blocks of 32 or 64, so that keys are summed in the same order
+    for each of a few tokens, alone or in one run (see `occ.generation.names.KEY_BLOCK`).
 
     Attributes:
         extent: the number of keys.
@@ -63,8 +64,10 @@ class _Keys:
     @classmethod
     def of(cls, axis: Axis, how: Chunks) -> _Keys:
         """The chunked axis for an axis of keys."""
-        chunks, step = axis.extent // how.most + 2, max(_STEP, how.near)
-        size = step * ceildiv(axis.extent, step * chunks)
+        step = max(_STEP, how.near)
+        pairs = ceildiv(axis.extent, 2 * step)
+        chunks = pairs // (how.most // (2 * step)) + 2
+        size = step * ceildiv(2 * pairs, chunks)
         return cls(axis.extent, Axis(f"{axis.name}c", chunks), Axis(f"{axis.name}q", size))
 
     @property
