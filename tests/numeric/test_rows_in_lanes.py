@@ -26,7 +26,7 @@ def reductions(request):
     return occ.compile(model, target="cpu"), TYPES[request.param]
 
 
-@pytest.mark.parametrize("length", [1, 3, 4, 7, 15, 16, 31, 32, 33, 36, 39, 47, 56, 197])
+@pytest.mark.parametrize("length", [1, 3, 4, 7, 15, 16, 31, 32, 33, 36, 39, 47, 56, 64, 79, 85, 127, 197, 523])
 def test_lengths(reductions, length):
     engine, dtype = reductions
     # Powers of two around one, so that sums and products of them are exact in any order.
@@ -36,7 +36,7 @@ def test_lengths(reductions, length):
         np.testing.assert_array_equal(got[kind], fn(x, axis=-1), err_msg=kind)
 
 
-@pytest.mark.parametrize("length", [7, 56, 61])
+@pytest.mark.parametrize("length", [7, 56, 61, 119])
 def test_nan_at_any_place(reductions, length):
     engine, dtype = reductions
     x = np.ones((length, length), dtype)
@@ -46,11 +46,12 @@ def test_nan_at_any_place(reductions, length):
 
 
 @pytest.mark.parametrize("length", [256, 512, 1000, 2047])
+@pytest.mark.parametrize("extent", ["given", "symbolic"])
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
-def test_long_rows(op, length):
+def test_long_rows(op, extent, length):
     """Several vectors at a time, and what is left after them; rows of NaN and of infinities alone stay what they are."""
-    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, [6, length])
-    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, [6, length])
+    shape = [6, length if extent == "given" else "n"]
+    x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy")
     graph = helper.make_graph([helper.make_node(op, ["x"], ["y"])], "g", [x], [y])
     model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
     values = np.random.default_rng(length).normal(0, 4, (6, length)).astype(np.float32)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from functools import partial, reduce
 
-from occ.compiler.ir.dim import Dim, floordiv
+from occ.compiler.ir.dim import Dim, floordiv, upper
 from occ.compiler.ir.nominal import nominal, nominal_count
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, position, reduce_axes
@@ -32,7 +32,7 @@ def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     for s in f.stages:
         if isinstance(s, TeStage) and _wants_lanes(s, f) and isinstance(s.expr, Reduce):
             lanes = machine.lanes(max(element_bits(s), 32))
-            stages += rfactored(s, lanes * (LONG_SUM_VECTORS if _is_long(s, lanes) else 1))
+            stages += rfactored(s, lanes, LONG_SUM_VECTORS if _is_long(s, lanes) else 1)
         else:
             stages.append(s)
     if len(stages) == len(f.stages):
@@ -43,12 +43,16 @@ def rfactor(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _is_long(s: TeStage, lanes: int) -> bool:
-    """Whether a reduction takes several vectors at a time, with no dependence between them."""
+    """Whether a reduction takes several vectors at a time, with no dependence between them.
+
+    Rows of any length do if they may be long: short ones lose less than long ones gain. Softmax of 64 symbolic rows on
+    Sapphire Rapids: of 1,024 elements 29.6 --> 23.5 us, of 64 elements 7.5 --> 8.0 us.
+    """
     assert isinstance(s.expr, Reduce)
     last = s.expr.axes[-1].extent
-    if nominal_count(s.shape) <= 2:
-        return nominal(last) >= _LONG
-    return isinstance(last, int) and last >= lanes * LONG_SUM_VECTORS * _STEPS
+    if nominal_count(s.shape) <= 2 and nominal(last) >= _LONG:
+        return True
+    return (isinstance(last, int) or _has_fours(s, lanes)) and upper(last) >= lanes * LONG_SUM_VECTORS * _STEPS
 
 
 def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
@@ -66,7 +70,13 @@ def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
     return reads_rows and not reads_columns
 
 
-def rfactored(s: TeStage, lanes: int) -> list[TeStage]:
+def _has_fours(s: TeStage, lanes: int) -> bool:
+    """Whether lanes are combined by `_by_fours`."""
+    assert isinstance(s.expr, Reduce)
+    return s.expr.dtype.is_float and not s.role and lanes > _FOUR
+
+
+def rfactored(s: TeStage, vector: int, vectors: int = 1) -> list[TeStage]:
     """A reduction along a contiguous axis as a vectorisable one over lanes, and a remainder.
 
     All have its role.
@@ -78,11 +88,11 @@ def rfactored(s: TeStage, lanes: int) -> list[TeStage]:
     """
     r = s.expr
     assert isinstance(r, Reduce)
-    last = r.axes[-1]
+    last, lanes = r.axes[-1], vector * vectors
     start: Dim = floordiv(last.extent, lanes) * lanes
     part = _strided(s, "", "part", lanes, 0, floordiv(last.extent, lanes))
-    if r.dtype.is_float and not s.role and lanes > _FOUR:
-        return [part, *_by_fours(s, part, start)]
+    if _has_fours(s, lanes):
+        return [part, *_by_fours(s, part, start, vector)]
     across_axis = Axis(f"{last.name}x", lanes)
     of_part = Load(part.name, (*position(s.axes), Index(across_axis.name)), r.dtype)
     across = replace(s, name=f"{s.name}across", expr=Reduce(r.kind, (across_axis,), of_part, r.dtype))
@@ -93,23 +103,28 @@ def rfactored(s: TeStage, lanes: int) -> list[TeStage]:
     return [part, across, rest, replace(s, expr=binary(COMBINE[r.kind], *both))]
 
 
-def _by_fours(s: TeStage, part: TeStage, start: Dim) -> list[TeStage]:
-    """Reduces lanes to a vector of four, including the groups of four from `start` on.
+def _by_fours(s: TeStage, part: TeStage, start: Dim, vector: int) -> list[TeStage]:
+    """Reduces lanes to vectors of four, including what remains from `start` on: whole vectors, then groups of four.
 
-    Then come that vector's elements, and the remaining ones, fewer than four. Rows of 56 take half as long as element
-    by element.
+    Then come those vectors' elements, and the remaining ones, fewer than four. Rows of 56 take half as long as element
+    by element. Lanes of several vectors are reduced to one vector first, as none of its elements waits for another.
 
     `four[i, l<4] = sum[x<4](part[i, 4*x + l])`, `next[i, l<4] = sum[q<n%16//4](f(16*(n//16) + 4*q + l))`,
     `acc[i] = (four[i, 0] + next[i, 0] + four[i, 2] + next[i, 2]) + (..) + rest[i]`
     """
     r = s.expr
     assert isinstance(r, Reduce)
-    last, lanes = r.axes[-1], part.axes[-1].extent
-    fours = floordiv(lanes, _FOUR)
-    lane, group = Axis(f"{last.name}f", _FOUR), Axis(f"{last.name}g", fours)
-    of_part = Load(part.name, (*position(s.axes), Index(group.name) * _FOUR + Index(lane.name)), r.dtype)
-    vectors = [replace(s, name=f"{s.name}four", axes=(*s.axes, lane), expr=Reduce(r.kind, (group,), of_part, r.dtype))]
-    left: Dim = last.extent - start
+    extent = r.axes[-1].extent
+    left: Dim = extent - start
+    made: list[TeStage] = []
+    if part.axes[-1].extent != vector > _FOUR:
+        made = [part := _folded(s, part, "v", "vector", vector)]
+    vectors = [_folded(s, part, "", "four", _FOUR)]
+    if made and (whole := floordiv(left, vector)) != 0:
+        remaining = _strided(s, "w", "whole", vector, start, whole)
+        made.append(remaining)
+        vectors.append(_folded(s, remaining, "w", "last", _FOUR))
+        start, left = start + whole * vector, left - whole * vector
     if (more := floordiv(left, _FOUR)) != 0:
         vectors.append(_strided(s, "n", "next", _FOUR, start, more))
 
@@ -121,9 +136,19 @@ def _by_fours(s: TeStage, part: TeStage, start: Dim) -> list[TeStage]:
 
     total = combined(combined(element(0), element(2)), combined(element(1), element(3)))
     if left == more * _FOUR:
-        return [*vectors, replace(s, expr=total)]
+        return [*made, *vectors, replace(s, expr=total)]
     rest = _rest(s, start + more * _FOUR)
-    return [*vectors, rest, replace(s, expr=combined(total, Load(rest.name, position(s.axes), r.dtype)))]
+    total = combined(total, Load(rest.name, position(s.axes), r.dtype))
+    return [*made, *vectors, rest, replace(s, expr=total)]
+
+
+def _folded(s: TeStage, part: TeStage, mark: str, name: str, lanes: int) -> TeStage:
+    """The lanes of `part` reduced to fewer ones."""
+    assert isinstance(s.expr, Reduce)
+    r, last = s.expr, _last(s)
+    lane, group = Axis(f"{last}{mark}f", lanes), Axis(f"{last}{mark}g", floordiv(part.axes[-1].extent, lanes))
+    of_part = Load(part.name, (*position(s.axes), Index(group.name) * lanes + Index(lane.name)), r.dtype)
+    return replace(s, name=f"{s.name}{name}", axes=(*s.axes, lane), expr=Reduce(r.kind, (group,), of_part, r.dtype))
 
 
 def _strided(s: TeStage, mark: str, name: str, lanes: int, start: Dim, steps: Dim) -> TeStage:
