@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 from onnx import ModelProto, TensorProto, helper, numpy_helper
@@ -11,7 +12,7 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import parsed
-from tools.fuzz.oracle import Reject, model_of, run_node, run_onnxruntime, run_other
+from tools.fuzz.oracle import SUMMED, Reject, model_of, run_node, run_onnxruntime, run_other
 
 
 def model(
@@ -167,6 +168,20 @@ def test_the_scale_of_zeros_is_disputed() -> None:
     with pytest.raises(Reject):
         run_node(node, {"x": np.zeros(3, np.float32)}, 13)
     assert run_node(node, {"x": np.ones(3, np.float32)}, 13)[0].tolist() == [255] * 3
+
+
+@pytest.mark.parametrize("op", sorted(SUMMED))
+def test_sums_that_the_reference_keeps_in_bf16_are_disputed(op: str) -> None:
+    """And those of other types are not: LayerNormalization has a mean of squares to 8 bits there, and to 24 here."""
+    node = helper.make_node(op, ["x", "s"] if "Normalization" in op else ["x"], ["y"])
+    opset = 23 if "RMS" in op else 17
+    for dtype in (np.float32, ml_dtypes.bfloat16):
+        feeds = {n: np.ones((2, 3) if n == "x" else 3, dtype) for n in node.input}
+        if dtype is np.float32:
+            assert np.isfinite(run_node(node, feeds, opset)[0]).all()
+        else:
+            with pytest.raises(Reject, match="disagree"):
+                run_node(node, feeds, opset)
 
 
 def test_sizes_that_positions_cannot_count_are_no_reads_outside() -> None:

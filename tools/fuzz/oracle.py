@@ -25,7 +25,9 @@ UNTRUSTED = frozenset(("AveragePool", "LpPool", "MaxPool", "LRN"))
 # Before operator set 13, which onnx.reference does not know.
 OF_MATRICES = frozenset(("Softmax", "LogSoftmax", "Hardmax"))
 OF_CODES = frozenset(("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInteger"))
-SUMMED = frozenset(("RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp", "ReduceSumSquare"))
+# Whose sums onnx.reference, the only oracle of bf16, keeps in bf16, whatever `stash_type` says.
+SUMMED = frozenset(("LayerNormalization", "RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
+    "ReduceSumSquare"))  # fmt: skip
 _NOT_THERE = set[tuple[Any, ...]]()  # operators with types that onnxruntime does not implement
 
 
