@@ -54,7 +54,7 @@ class TensorInfo:
 
     Attributes:
         kind: `tensor`; `unranked` for a tensor of any shape; `sequence`, `optional` or `map`, whose `dtype` is that of
-            the tensors within, and whose `shape` is required of these; empty if it is arbitrary.
+            the tensors within, and whose `shape` is required of these, -1 for any extent; empty if it is arbitrary.
     """
 
     name: str

@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.runtime.dims import MOST_COUNTED, Assumption, evaluate, in_order, symbols, text
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import NUMPY_NAMES, Constraint, DimInfo, Manifest, TensorInfo
+from occ.runtime.manifest import NUMPY_NAMES, Constraint, DimExpr, DimInfo, Manifest, TensorInfo
 from occ.runtime.resident import Resident
 
 
@@ -182,8 +182,9 @@ class Signature:
                 f"the input `{info.name}` is {array.dtype}, the model takes {dtype}",
                 f"convert it: `x.astype({str(dtype)!r})`",
             )
-        if info.kind in ("sequence", "optional") and info.shape and [*array.shape] != info.shape:
-            what = f"the input `{info.name}` has a tensor of shape {[*array.shape]}, the model takes {info.shape} there"
+        if info.kind in ("sequence", "optional") and info.shape and not _is_within(info.shape, array.shape):
+            takes = ",".join("?" if e == -1 else str(e) for e in info.shape)
+            what = f"the input `{info.name}` has a tensor of shape {[*array.shape]}, the model takes [{takes}] there"
             raise RunError("OCC0501", what)
         if dtype.kind == "O" and (wrong := [v for v in array.reshape(-1) if not isinstance(v, (str, bytes))]):
             what = f"an element of the input `{info.name}` is {type(wrong[0]).__name__}, and the model takes texts"
@@ -273,6 +274,11 @@ class Signature:
         if info.kind != "tensor":
             return f"{info.kind} of {info.dtype}"
         return f"{info.dtype}[{','.join(text(e, self.labels) for e in info.shape)}]"
+
+
+def _is_within(stated: Sequence[DimExpr], shape: Sequence[int]) -> bool:
+    """Whether a tensor in a container has the stated extents, of which -1 may be any."""
+    return len(stated) == len(shape) and all(e in (-1, n) for e, n in zip(stated, shape, strict=True))
 
 
 def as_array(value: Any, resident: bool) -> Any:

@@ -158,7 +158,7 @@ def _is_small(x: Any) -> bool:
 def _key(x: Any, *, value: bool) -> Hashable:
     if not isinstance(x, np.ndarray):
         x = np.asarray(x)
-    return (x.dtype.name, x.shape, x.tobytes() if value else None)
+    return (x.dtype, x.shape, x.tobytes() if value else None)
 
 
 def _concrete(m: Module, operands: Sequence[Any], constant: Sequence[bool]) -> Module:

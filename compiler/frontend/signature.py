@@ -10,6 +10,7 @@ from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
 from occ.compiler.diagnostics import Sink, error, shorten
 from occ.compiler.ir import dtype as dt
+from occ.compiler.ir.containers import any_piece
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.symbol_names import symbol_name
@@ -165,7 +166,7 @@ class Signature:
                 raise error("OCC0301", f"input `{shorten(name)}` is of the unsupported kind {kind or 'none'}")
 
     def _within(self, name: str, proto: TypeProto) -> Type:
-        """The type of an element; a non-constant extent leaves its rank open, since elements may differ."""
+        """The type of an element; elements may differ in extents that are not constant."""
         if proto.WhichOneof("value") != "tensor_type":
             return self.type_of(name, proto)
         dtype = dt.BY_ONNX.get(proto.tensor_type.elem_type)
@@ -173,9 +174,10 @@ class Signature:
             raise error(
                 "OCC0108", f"input `{shorten(name)}` has the unknown element type {proto.tensor_type.elem_type}"
             )
-        dims = proto.tensor_type.shape.dim
-        known = proto.tensor_type.HasField("shape") and all(d.HasField("dim_value") for d in dims)
-        return TensorType(dtype, tuple(d.dim_value for d in dims) if known else None)
+        if not proto.tensor_type.HasField("shape"):
+            return TensorType(dtype, None)
+        dims = enumerate(proto.tensor_type.shape.dim)
+        return TensorType(dtype, tuple(d.dim_value if d.HasField("dim_value") else any_piece(k) for k, d in dims))
 
     def _tensor(self, name: str, proto: TypeProto.Tensor) -> TensorType:
         dtype = dt.BY_ONNX.get(proto.elem_type)

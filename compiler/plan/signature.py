@@ -71,12 +71,12 @@ def value_info(name: str, type_: Type | None) -> TensorInfo:
 
 
 def input_info(name: str, type_: Type | None) -> TensorInfo:
-    """An input, with the constant extents required of tensors in a sequence or optional."""
+    """An input, with the extents required of tensors in a sequence or optional; -1 for one that may differ."""
     info, inner = value_info(name, type_), type_
     while isinstance(inner, (SequenceType, OptionalType)):
         inner = inner.elem
-    if info.kind in ("sequence", "optional") and isinstance(inner, TensorType) and inner.is_static:
-        return replace(info, shape=[*inner.static])
+    if info.kind in ("sequence", "optional") and isinstance(inner, TensorType) and inner.shape is not None:
+        return replace(info, shape=[d if isinstance(d, int) else -1 for d in inner.shape])
     return info
 
 

@@ -19,6 +19,8 @@ from occ.runtime.signature import numpy_dtype
 
 RunStep = Callable[[Step, list[Any], Mapping[str, int]], list[Any]]
 
+_Shown = tuple[int, list[int], list[int]]  # address, extents, strides in elements
+
 _FIRST = 0x0CC5_0000_0000_0000  # marks handles, distinct from anything else in memory
 _MANY = 1024  # values of a run from which unused ones are collected
 
@@ -65,6 +67,40 @@ class _Operand:
         strided, fixed = bool(b.strides) and not handle, plan.storages[b.storage].kind == "weight"
         count = 0 if b.opaque else len(b.shape) * (2 if strided else 1)
         return cls(numpy_dtype(b.dtype), len(b.shape), handle, b.opaque, strided, fixed, count)
+
+
+class _Row:
+    """Operands of a step, as a call describes them."""
+
+    def __init__(self, operands: Sequence[_Operand | None]) -> None:
+        self.operands = operands
+        self.keeps = any(o is not None and o.handle for o in operands)
+        self._places: list[tuple[int, int, int] | None] = []
+        at = 0
+        for o in operands:
+            end = at if o is None else at + o.count
+            self._places.append(None if o is None else (at, min(at + o.rank, end), end))
+            at = end
+        self._pointers, self._sizes = ctypes.c_void_p * len(operands), ctypes.c_int64 * at if at else None
+
+    def of(self, call: EntryCall) -> list[_Shown]:
+        """The address, extents and strides of each operand."""
+        if not self._places:
+            return []
+        sizes = self._sizes.from_address(call.sizes)[:] if self._sizes is not None else []
+        return [
+            (0, [], []) if at is None else (p or 0, sizes[at[0] : at[1]], sizes[at[1] : at[2]])
+            for p, at in zip(self._pointers.from_address(call.values), self._places, strict=True)
+        ]
+
+
+@dataclass(frozen=True)
+class _Rows:
+    """Operands of a step: those that it reads, those that it writes, and both."""
+
+    reads: _Row
+    writes: _Row
+    all: _Row
 
 
 class Values:
@@ -124,7 +160,7 @@ class HostSteps:
 
     def __init__(self, manifest: Manifest, run_step: RunStep) -> None:
         self._plans, self._run_step, self._names = manifest.plans, run_step, symbol_names(manifest)
-        self._operands: dict[tuple[int, int], tuple[list[_Operand | None], list[_Operand | None]]] = {}
+        self._rows: dict[tuple[int, int], _Rows] = {}
 
     def answer(self, call: EntryCall, values: Values) -> int:
         """Fulfil a request of a call; returns 1.
@@ -144,15 +180,16 @@ class HostSteps:
         if call.request in (BEGIN, END):
             values.observe(call, step)
             return 1
-        reads, writes = self._of(plan, step, (call.plan, call.step))
+        rows = self._rows.get(key := (call.plan, call.step)) or self._of(plan, step, key)
+        reads, writes = rows.reads.operands, rows.writes.operands
         if call.request == STORE:
-            _store(step, writes, _described(writes, call), values.kept, values)
+            _store(step, writes, rows.writes.of(call), values.kept, values)
             values.kept = []
             return 1
         values.forget_lost(call)
-        shown = _described([*reads, *writes] if call.request != FIND else reads, call)
+        shown = (rows.all if call.request != FIND else rows.reads).of(call)
         given = [_value(o, x, values) for o, x in zip(reads, shown[: len(reads)], strict=True)]
-        if any(o is not None and o.handle for o in writes):  # it may outlive the memory that it is in
+        if rows.writes.keeps:  # it may outlive the memory that it is in
             given = [_lasting(o, x) for o, x in zip(reads, given, strict=True)]
         if call.request == FIND:
             values.kept = self._run_step(step, given, self._env(call))
@@ -166,15 +203,12 @@ class HostSteps:
         _store(step, writes, shown[len(reads) :], self._run_step(step, given, self._env(call)), values)
         return 1
 
-    def _of(self, plan: Plan, step: Step, key: tuple[int, int]) -> tuple[list[_Operand | None], list[_Operand | None]]:
-        found = self._operands.get(key)
-        if found is None:
-            rows = (
-                [None if b < 0 else _Operand.of(plan, plan.buffers[b]) for b in row]
-                for row in (step.reads, step.writes)
-            )
-            found = self._operands[key] = (next(rows), next(rows))
-        return found
+    def _of(self, plan: Plan, step: Step, key: tuple[int, int]) -> _Rows:
+        reads, writes = (
+            [None if b < 0 else _Operand.of(plan, plan.buffers[b]) for b in row] for row in (step.reads, step.writes)
+        )
+        made = self._rows[key] = _Rows(_Row(reads), _Row(writes), _Row([*reads, *writes]))
+        return made
 
     def _env(self, call: EntryCall) -> Mapping[str, int]:
         """The sizes known at a control-flow step."""
@@ -184,26 +218,8 @@ class HostSteps:
         return {name: n for name, n in listed if n != UNKNOWN}
 
 
-_Shown = tuple[int, list[int], list[int]]  # address, extents, strides in elements
-
-
 def _numbers(address: int | None, count: int) -> list[int]:
     return (ctypes.c_int64 * count).from_address(address)[:] if address and count else []
-
-
-def _described(operands: Sequence[_Operand | None], call: EntryCall) -> list[_Shown]:
-    """The address, extents and strides of each operand."""
-    pointers = (ctypes.c_void_p * len(operands)).from_address(call.values)[:] if operands else []
-    sizes, at = _numbers(call.sizes, sum([o.count for o in operands if o is not None])), 0
-    made: list[_Shown] = []
-    for o, p in zip(operands, pointers, strict=True):
-        if o is None:
-            made.append((0, [], []))
-            continue
-        rank, end = at + o.rank, at + o.count
-        made.append((p or 0, sizes[at : min(rank, end)], sizes[rank:end]))
-        at = end
-    return made
 
 
 def _value(o: _Operand | None, shown: _Shown, values: Values) -> Any:

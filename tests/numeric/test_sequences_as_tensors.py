@@ -185,3 +185,34 @@ def test_extents_that_may_be_one(target: str) -> None:
     with pytest.raises(RunError, match="OCC0504"):
         session(np.ones((3, 4), np.float32), np.ones((5, 4), np.float32), np.int64([0]), np.int64([9]))
     assert "deferred" not in lowered(model)
+
+
+# Elements that a model takes, of a known rank and of extents that may differ.
+TAKEN = """g (seq(float[rows, 3]) s) => (float[k, 3] y, float total) {
+    on = Constant <value = bool {1}> ()
+    zero = Constant <value = float {0}> ()
+    trips = SequenceLength(s)
+    total = Loop <body = step (int64 i, bool going, float before) => (bool still, float sum) {
+        still = Identity(going)
+        rows = SequenceAt(s, i)
+        part = ReduceSum <keepdims = 0> (rows)
+        sum = Add(before, part)
+    }> (trips, on, zero)
+    y = ConcatFromSequence <axis = 0> (s)
+}"""
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_elements_of_an_input_have_a_rank(target: str) -> None:
+    """So nothing that reads them waits for the run."""
+    model = model_of(TAKEN)
+    assert "deferred" not in lowered(model)
+    elements = [RNG.normal(size=(n, 3)).astype(np.float32) for n in (2, 0, 5, 1)]
+    want = dict(zip(("y", "total"), onnxruntime_of(model).run(None, {"s": elements}), strict=True))
+    m = occ.compile(model, target)
+    got = m.run({"s": elements})
+    for name, x in want.items():
+        np.testing.assert_allclose(got[name], x, rtol=1e-5, atol=1e-6)
+    for wrong in (np.zeros((2, 4), np.float32), np.zeros(3, np.float32), np.zeros((1, 2, 3), np.float32)):
+        with pytest.raises(RunError, match=r"the model takes \[\?,3\] there"):
+            m.run({"s": [elements[0], wrong]})
