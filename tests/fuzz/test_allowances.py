@@ -62,6 +62,19 @@ def test_what_rounding_does_not_do_is_a_difference(name: str) -> None:
     assert judge.verdict(moved, judge.analyse(case), case.known)
 
 
+@pytest.mark.parametrize("op", ["ReduceSum", "ReduceMean", "ReduceLogSum", "ReduceL2"])
+def test_axes_from_the_end_are_no_reason_to_allow_less(op: str) -> None:
+    """The sums of sizes are taken along the same axes, which are negative numbers."""
+    x = np.random.default_rng(2).uniform(1, 2, (400, 3)).astype(np.float32)
+    allowed = []
+    for axis in (0, -2):
+        model = model_of(f"g (float[400,3] x, int64[1] a) => (float[k] y) {{ y = {op} <keepdims = 0> (x, a) }}")
+        feeds = {"x": x, "a": np.int64([axis])}
+        allowed.append(judge.analyse(Case(0, "", model, feeds, run_onnxruntime(model, feeds))).allowed["y"])
+    np.testing.assert_allclose(*allowed, rtol=1)  # of one random disturbance each
+    assert allowed[1].min() > 0
+
+
 def test_winograd_takes_16_channels_of_a_group() -> None:
     """Whose transforms mix all elements of a tile, so the largest decide the error."""
     rng = np.random.default_rng(1)

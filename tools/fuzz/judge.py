@@ -226,8 +226,9 @@ class _Disturbed(Interpreter):
         return found
 
     def _of_sizes(self, op: Op, env: Env, dims: Mapping[str, int]) -> Any:
-        """The result on the absolute values of what an op reads."""
-        return super().op(op, {v: np.abs(x) if isinstance(x, np.ndarray) else x for v, x in env.items()}, dims)[0]
+        """The result on the absolute values of the real numbers that an op reads; whole ones may be axes from the end."""
+        real = {v: np.abs(x) for v, x in env.items() if isinstance(x, np.ndarray) and is_float(x.dtype)}
+        return super().op(op, dict(env) | real, dims)[0]
 
     def _summed(self, op: Op, env: Env, dims: Mapping[str, int], found: Any) -> Any:
         """What a sum of `n` terms, one after the other, is off by: `n` units of the sum of their sizes.
