@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
+from occ.runtime.machine import flags
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -21,6 +23,9 @@ class Machine:
         dots_bf16: whether pairs of bf16 are multiplied and added to f32 in one instruction.
         int8_dot_width: byte products summed in a lane at a time: four with VNNI, two if they are first widened to 16
             bits.
+        signed_bytes: whether byte products take signed by signed bytes, as NEON's do (`sdot`, `smull`), not unsigned by
+            signed ones as those of x86.
+        multiplies_by_element: whether products take one element of a register, for all lanes, as an operand (NEON).
         has_horizontal_add: whether Halide adds neighbouring elements of a vector, as byte products need; Halide 21
             fails for the scalable vectors of RISC-V.
         separate_add_ports: whether vector additions run in parallel with multiply-adds, in separate units, as on Zen 4
@@ -40,6 +45,8 @@ class Machine:
     has_horizontal_add: bool = True
     separate_add_ports: bool = False
     hw_prefetches_rows: bool = False
+    signed_bytes: bool = False
+    multiplies_by_element: bool = False
     fixed_lanes: int = 0
     rows: int = 0
 
@@ -86,24 +93,33 @@ def _named(target: str) -> Machine:
         width = 256 if {"avx", "avx2"} & set(parts) else 128
         return Machine(width, 16, has_f16c="f16c" in parts, int8_dot_width=fours)
     wide = "64" in parts
-    return Machine(128, 32 if wide else 16, has_f16c=wide, has_horizontal_add="rvv" not in parts)
+    arm = parts[0] == "arm"
+    return Machine(
+        128,
+        32 if wide else 16,
+        has_f16c=wide,
+        has_horizontal_add="rvv" not in parts,
+        signed_bytes=arm,
+        multiplies_by_element=arm and wide and "arm_dot_prod" in parts,
+    )
 
 
 @lru_cache
 def _host() -> Machine:
     if platform.machine() not in ("x86_64", "AMD64"):
-        return Machine(128, 32)
+        arm = platform.machine() in ("aarch64", "arm64", "armv7l")
+        return Machine(128, 32, signed_bytes=arm, multiplies_by_element=arm and "asimddp" in flags())
     try:
-        flags = set(Path("/proc/cpuinfo").read_text().split())
+        seen = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
-        flags = set[str]()
+        seen = set[str]()
     cores = os.cpu_count() or 1
-    if {"avx512f", "avx512dq", "avx512vl", "avx512bw"} <= flags:
-        bf16, zen = "avx512_bf16" in flags, "AuthenticAMD" in flags
-        fours, zen4 = 4 if bf16 else 2, zen and "avx_vnni" not in flags  # which Zen 5 has
+    if {"avx512f", "avx512dq", "avx512vl", "avx512bw"} <= seen:
+        bf16, zen = "avx512_bf16" in seen, "AuthenticAMD" in seen
+        fours, zen4 = 4 if bf16 else 2, zen and "avx_vnni" not in seen  # which Zen 5 has
         return Machine(
             512, 32, cores, dots_bf16=bf16, int8_dot_width=fours, separate_add_ports=zen, hw_prefetches_rows=zen4
         )
     # Halide only uses VNNI with bf16 or AVX-VNNI present too.
-    fours = 4 if "avx_vnni" in flags else 2
-    return Machine(256 if "avx" in flags else 128, 16, cores, "f16c" in flags, int8_dot_width=fours)
+    fours = 4 if "avx_vnni" in seen else 2
+    return Machine(256 if "avx" in seen else 128, 16, cores, "f16c" in seen, int8_dot_width=fours)

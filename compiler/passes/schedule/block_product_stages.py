@@ -16,8 +16,8 @@ class Stages:
 
     Attributes:
         codes: the codes of a block, one per byte; None if the weight is stored so.
-        total: the contribution of the codes' centre, per row and block; `whole` is the same in f32, if there are zero
-            points.
+        total: the contribution of the codes' centre, per row and block, if codes are unsigned or there are zero points;
+            `whole` is the same in f32, if there are zero points.
         dot: products of a block in i32; `pairs` holds the sums of even and odd pairs of elements before it, on
             processors that add two products per lane.
         acc: sums of blocks.
@@ -27,7 +27,7 @@ class Stages:
     """
 
     codes: TeStage | None
-    total: TeStage
+    total: TeStage | None
     whole: TeStage | None
     pairs: TeStage | None
     dot: TeStage
@@ -65,13 +65,13 @@ def block_product_stages(f: TeFunc) -> Stages | None:
     if acc is None or len(acc.axes) < 2:
         return None
     first, second = (n for n in walk(product.expr) if isinstance(n, Load) and n.source != product.name)
-    code, left = (first, second) if second.dtype == I8 else (second, first)
+    code, left = (second, first) if second.dtype == U8 or second.source in stages else (first, second)
     total = next((s for s in stages.values() if s is not product and left.source in _read(s)), None)
     panel = Index(acc.axes[-2].name)
     steps = next((n.source for n in loads(acc.expr) if n.source not in stages and panel not in n.index), None)
-    if total is None or steps is None:
+    if steps is None:
         return None
-    whole = next((s for s in stages.values() if s is not acc and total.name in _read(s)), None)
+    whole = next((s for s in stages.values() if total and s is not acc and total.name in _read(s)), None)
     named = {s.name for s in (total, whole, product, dot, acc) if s is not None} | {code.source}
     between = tuple(s for s in stages.values() if s is not root and s.name not in named)
     if len(root.axes) != len(acc.axes) - 1 or any(isinstance(s.expr, Reduce) for s in (*between, root)):
@@ -85,9 +85,10 @@ def _read(s: TeStage) -> set[str]:
 
 
 def _is_product_of_codes(s: TeStage) -> bool:
-    """Whether a stage sums products of unsigned by signed bytes in i32, or in i16."""
+    """Whether a stage sums products of unsigned by signed bytes, or of signed ones, in i32, or in i16."""
     r = s.expr
     if not isinstance(r, Reduce) or r.dtype not in (I16, I32) or not isinstance(r.body, Binary) or r.body.op != "mul":
         return False
     sides = (r.body.lhs, r.body.rhs)
-    return {n.arg.dtype for n in sides if isinstance(n, Cast) and isinstance(n.arg, Load)} == {U8, I8}
+    read = [n.arg.dtype for n in sides if isinstance(n, Cast) and isinstance(n.arg, Load)]
+    return len(read) == 2 and set(read) in ({U8, I8}, {I8})

@@ -104,7 +104,7 @@ class BlockCodes:
         return t.map((*rows, a.digits, blocks, size), digit, name="codes")
 
 
-@op("block_matmul", tags=("contraction",), own_attributes="n=int bits=int pairs=int?")
+@op("block_matmul", tags=("contraction",), own_attributes="n=int bits=int pairs=int? signed=int?")
 class BlockMatmul:
     """`x @ w` in f32 for `codes` and `steps` of `x` and a packed weight of `n` columns.
 
@@ -115,7 +115,7 @@ class BlockMatmul:
 
     With `pairs`, even and odd pairs of a block's products are summed separately, in i16 if that is wide enough (see
     `sums_fit`), and combined at its end: the order of processors that add two products per lane (`vpmaddubsw`,
-    `vpmaddwd`).
+    `vpmaddwd`). With `signed`, codes less their centre are multiplied, as signed bytes: as NEON has it (`sdot`).
 
     With `x`, the activations themselves, more than `DIGIT_ROWS` rows are multiplied in f32 (`unpacked_block_matmul`);
     codes and steps then have at most that many rows.
@@ -147,14 +147,17 @@ def _code_sum(
     coded, (digits, blocks, size) = tuple(codes.shape[:-3]), codes.shape[-3:]
     panels, _, words, width, four = w.shape
     centre, nd, ns = 1 << (a.bits - 1), len(rows), -(-blocks // scales.shape[1])
-    each = 8 // a.bits
+    each, signed = 8 // a.bits, bool(getattr(a, "signed", 0))
 
     def coded_row(row):
         return row if tuple(rows) == coded else (*row[:-1], minimum(row[-1], wrap(coded[-1] - 1)))
 
     def part(p, b, h, i, c, m):
         byte = w[p, b, i, c, m]
-        return byte if each == 1 else binary("shr", byte, cast(U8, h * a.bits)) & ((1 << a.bits) - 1)
+        code = byte if each == 1 else binary("shr", byte, cast(U8, h * a.bits)) & ((1 << a.bits) - 1)
+        if not signed:
+            return code
+        return cast(I8, binary("xor", code, literal(centre, U8))) if each == 1 else cast(I8, code) - centre
 
     parts = t.map((panels, blocks, each, words, width, four), part, name="parts")
 
@@ -188,7 +191,7 @@ def _code_sum(
     def block(*i):
         *row, p, c, b = i
         at = (p, b // ns, c)
-        value = _joined(digits, lambda d: dot[(*row, p, b, d, c)] - total[(*row, d, b)])
+        value = _joined(digits, lambda d: dot[(*row, p, b, d, c)] - (0 if signed else total[(*row, d, b)]))
         if whole is not None and zeros is not None:  # distance of the zero point from the centre, relative to it
             value = value + (literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)) * whole[(*row, b)]
         return value * (cast(F32, scales[at]) * steps[(*coded_row(row), b)])

@@ -40,9 +40,15 @@ class Saturate:
         return t.map(shape, element, name="saturate")
 
 
-def _bytes(t: Builder, x: Tensor) -> Tensor:
-    """The codes as u8: signed ones plus 128, for the processor's byte products; bf16 unchanged."""
-    return x if x.dtype in (U8, BF16) else t.map(x.shape, lambda *i: cast(U8, cast(I32, x[i]) + 128), name="shifted")
+def _bytes(t: Builder, x: Tensor, *, signed: bool) -> Tensor:
+    """The codes as bytes of the processor's products: u8 plus 128 for signed ones, or i8; bf16 unchanged."""
+    dtype, moved = I8 if signed else U8, byte_shift(x.dtype, signed=signed)
+    return t.map(x.shape, lambda *i: cast(dtype, cast(I32, x[i]) + moved), name="shifted") if moved else x
+
+
+def byte_shift(dtype: DType, *, signed: bool) -> int:
+    """What is added to codes, to make them operands of products of unsigned by signed bytes, or of signed ones."""
+    return {(I8, False): 128, (U8, True): -128}.get((dtype, signed), 0)
 
 
 def _wide(t: Builder, x: Tensor, some: int) -> Tensor:
@@ -68,7 +74,7 @@ def _sums_in(w: Tensor) -> DType:
     tags=("contraction",),
     reads="channels",
     writes="channels",
-    own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int",
+    own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int signed=int?",
 )
 class ConvDot:
     """An integer convolution with i32 sums, plus the correction `total` of each filter for zero points.
@@ -78,7 +84,8 @@ class ConvDot:
     k...]`. `kernel_shape` is given, and `zero` is the border value. For bf16 the weight is `[O, C/2, 2, k...]`, the
     sums are f32, and there is no `total`.
 
-    If the zero point of `x` is known only at run time, it is an operand, and `total` has the sums of the filters.
+    If the zero point of `x` is known only at run time, it is an operand, and `total` has the sums of the filters. With
+    `signed`, codes of `x` become signed bytes, not unsigned ones, and `zero` is in terms of those.
     """
 
     def weight(x, w, *_, a, lanes):
@@ -89,9 +96,10 @@ class ConvDot:
     def body(t, x, w, total=None, zero=None, *, a):
         grouped = a.group == 1
         taps = tuple(a.kernel_shape)
-        moved = None if zero is None else _point(zero) + (128 if x.dtype == I8 else 0)
+        signed = bool(getattr(a, "signed", 0))
+        moved = None if zero is None else _point(zero) + byte_shift(x.dtype, signed=signed)
         some = w.shape[2] if grouped else 1
-        x, acc_type = _bytes(t, x), _sums_in(w)
+        x, acc_type = _bytes(t, x, signed=signed), _sums_in(w)
         x = _wide(t, x, some) if grouped else x
         win = window_of("conv_dot", x.shape[2:], taps, a)
         missing = some * w.shape[1] - x.shape[1] if grouped else 0
@@ -143,13 +151,12 @@ class LessPoints:
         return t.map(acc.shape, lambda *i: acc[i] - sums.at(i) * points.at(i), name="centred")
 
 
-@op("matmul_dot", tags=("contraction",), reads="last", writes="last", own_attributes="")
+@op("matmul_dot", tags=("contraction",), reads="last", writes="last", own_attributes="signed=int?")
 class MatmulDot:
     """An integer product `(x - zero) @ w` with i32 sums.
 
-    The weight is `[K/4, 4, N]`, or in pairs `[K/2, 2, N]`; `total` has the sums of its columns.
-
-    The weight is `[K/4, 4, N]`, or in pairs `[K/2, 2, N]`; `total` has the sums of its columns.
+    The weight is `[K/4, 4, N]`, or in pairs `[K/2, 2, N]`; `total` has the sums of its columns. With `signed`, codes of
+    `x` become signed bytes, not unsigned ones.
 
     For bf16 the weight is `[K/2, 2, N]`, the sums are f32, and there are neither `total` nor `zero`.
     """
@@ -158,9 +165,10 @@ class MatmulDot:
         return in_panels(w.shape, 2, (2, 0, 1), lanes, 1, ((1, w.shape[1]),))
 
     def body(t, x, w, total=None, zero=None, *, a):
-        shift = 128 if x.dtype == I8 else 0
+        signed = bool(getattr(a, "signed", 0))
+        shift = byte_shift(x.dtype, signed=signed)
         acc_type, some = _sums_in(w), w.shape[1]
-        x = _wide(t, _bytes(t, x), some)
+        x = _wide(t, _bytes(t, x, signed=signed), some)
         k = some * w.shape[0]
         padded = t.pad(x, (0,) * x.rank, (*(0,) * (x.rank - 1), k - x.shape[-1]), literal(0, x.dtype))
 
@@ -197,24 +205,30 @@ def _in_panels(t: Builder, y: Tensor, panel: int, some: int) -> Tensor:
     return t.map((*batch, ceildiv(columns, panel), ceildiv(depth, some), panel, some), packed, role=PANELS)
 
 
-@op("activations_dot", tags=("contraction",), writes="last", own_attributes="left=int right=int panel=int some=int")
+@op(
+    "activations_dot",
+    tags=("contraction",),
+    writes="last",
+    own_attributes="left=int right=int panel=int some=int signed=int?",
+)
 class ActivationsDot:
     """An integer product `(x - x_zero) @ (y - y_zero)` of two activations, with i32 sums.
 
     `x : [.., M, K]` and `y : [.., K, N]` have equal leading axes.
 
     `y`, once known, is packed in panels of `panel` columns, signed, `some` per lane: four, or two of 16 bits. Zero
-    points are operands, or `left` and `right`.
+    points are operands, or `left` and `right`. With `signed`, `x` is signed too.
     """
 
     operands = ("x", "y", "x_zero", "y_zero")
 
     def body(t, x, y, x_zero=None, y_zero=None, *, a):
         *batch, depth, columns = y.shape
-        left, right = a.left + (128 if x.dtype == I8 else 0), a.right - (128 if y.dtype == U8 else 0)
+        signed = bool(getattr(a, "signed", 0))
+        left, right = a.left + byte_shift(x.dtype, signed=signed), a.right - (128 if y.dtype == U8 else 0)
         some = a.some
         plain, steps = x, ceildiv(depth, some)
-        x = _wide(t, _bytes(t, x), some)
+        x = _wide(t, _bytes(t, x, signed=signed), some)
         x = t.pad(x, (0,) * x.rank, (*(0,) * (x.rank - 1), some * steps - depth), literal(0, x.dtype))
         panels = _in_panels(t, y, a.panel, some)
 

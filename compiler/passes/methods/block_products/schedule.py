@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from occ.compiler.ir.dim import Dim, ceildiv, is_multiple, lower, upper
+from occ.compiler.ir.dim import Dim, ceildiv, is_multiple
+from occ.compiler.ir.dtype import I8
 from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.ops.own.block_products import DIGIT_ROWS
 from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, binary, minimum, where, wrap
@@ -13,7 +14,7 @@ from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import transform, walk
-from occ.compiler.passes.methods.block_products.tiles import Tile, schedule_root
+from occ.compiler.passes.methods.block_products.tiles import Tile, schedule_root, tests_of_heights, tile_heights
 from occ.compiler.passes.methods.block_products.unpacked_product import UnpackedProduct, by_rows
 from occ.compiler.passes.rules.schedule_rule import Declined, Log
 from occ.compiler.passes.schedule.apply import by_rules
@@ -22,9 +23,6 @@ from occ.compiler.passes.schedule.rules.fallback import FALLBACK
 from occ.compiler.passes.schedule.stage_facts import fixed
 from occ.compiler.targets.machine import Machine
 
-# Tile heights: the smallest that holds all rows of a run is used. 16 are not faster than 8, and 5 % slower with 3
-# digits (Zen 5).
-_TILES = (1, 2, 4, 8)
 _COPIED = 1 << 16  # bytes of activations from which several threads pack them
 
 
@@ -44,8 +42,8 @@ def block_product(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     tests: list[AtMost] = []
     if few is not None and parts is not None:
         rows: Dim = parts.rows[-1].extent if parts.rows else 1
-        tiles = _tiles(rows, machine)
-        found = _tests(rows, tiles[:-1])
+        tiles = tile_heights(rows, machine)
+        found = tests_of_heights(rows, tiles[:-1])
         variants += [_Variant(few, parts, machine, tile, case) for case, tile in enumerate([*found, tiles[-1]])]
         tests += [*found.values(), *([] if many is None else [AtMost(rows, DIGIT_ROWS).simplest])]
     if many is not None:
@@ -68,26 +66,6 @@ def _with_variants(f: TeFunc, variants: Sequence[_Variant | UnpackedProduct], te
         made += [replace(d, variant=case) if d.stage == root.name else d for d in v.directives()]
     stages = {s.name: s for v in variants for s in v.stages}
     return replace(f, stages=(*stages.values(), root), schedule=tuple(made))
-
-
-def _tiles(rows: Dim, machine: Machine) -> list[int]:
-    """Tile heights, smallest first."""
-    most = _TILES[-1] if machine.registers >= 32 else 4
-    if isinstance(rows, int):
-        count = -(-rows // most)
-        return [-(-rows // count)] if rows else [1]
-    fitting = [t for t in _TILES if t <= most]
-    return fitting[: sum(t < upper(rows) for t in fitting) + 1]
-
-
-def _tests(rows: Dim, tiles: Sequence[int]) -> dict[int, AtMost]:
-    """The run-time condition of each tile height that can occur: 3*D rows fill no tile of 2."""
-    found: dict[AtMost, int] = {}
-    for tile in tiles:
-        test = AtMost(rows, tile).simplest
-        if lower(test.right) > 0:
-            found.setdefault(test, tile)
-    return {tile: test for test, tile in found.items()}
 
 
 def _unbounded(row: Expr) -> Expr:
@@ -116,7 +94,8 @@ class _Variant:
             self.names |= {parts.left: packs[0].name, parts.steps: packs[1].name}
         self.packs = packs
         self.copies = {s.name: self._copy(s) for s in f.stages if s in parts.made and isinstance(s, TeStage)}
-        self.stages = [*packs, *self.copies.values()]
+        self.held = self._held() if machine.multiplies_by_element else None
+        self.stages = [*packs, *([] if self.held is None else [self.held]), *self.copies.values()]
         self.expr = transform(parts.root.expr, lambda n: self._read(n, tiled=False))
 
     # stages
@@ -135,6 +114,21 @@ class _Variant:
             here = minimum(here, wrap(row.extent - 1))
         index = tuple(here if a is row else Index(a.name) for a in axes)
         return TeStage(f"{source}{self.mark}", (*axes[:at], t, b, r, *rest), Load(source, index, dtype))
+
+    def _held(self) -> TeStage:
+        """The codes of a row and block, in registers: products read those, and take elements of them."""
+        product = (self.parts.pairs or self.parts.dot).name
+        left = self.names.get(self.parts.left, self.parts.left)
+        shape = next((s.shape for s in self.packs if s.name == left), None)
+        shape = shape or next(p.type.dims for p in self.f.params if p.name == left)
+        axes = tuple(Axis(f"{left}h{self.mark}x{k}", n) for k, n in enumerate(shape))
+        held = TeStage(f"{left}h{self.mark}", axes, Load(left, tuple(Index(a.name) for a in axes), I8))
+
+        def visit(n: Expr) -> Expr | None:
+            return Load(held.name, n.index, n.dtype) if isinstance(n, Load) and n.source == left else None
+
+        self.copies[product] = replace(self.copies[product], expr=transform(self.copies[product].expr, visit))
+        return held
 
     def _copy(self, s: TeStage) -> TeStage:
         """A stage under its other name; its rows become tiles and rows of a tile."""
@@ -194,13 +188,19 @@ class _Variant:
         made = out.directives
         for s in self.packs:
             made += self._pack(s)
-        total = self.copies[self.parts.total.name]
-        update = StageSchedule(total, update=1)
-        made += StageSchedule(total).compute_root().directives
-        made += update.atomic().vectorize(*update.reduced).directives
+        if self.parts.total is not None:
+            total = self.copies[self.parts.total.name]
+            update = StageSchedule(total, update=1)
+            made += StageSchedule(total).compute_root().directives
+            made += update.atomic().vectorize(*update.reduced).directives
         if self.parts.whole is not None:
             made += StageSchedule(self.copies[self.parts.whole.name]).compute_root().directives
         acc, row, block = self._acc(tile)
+        held = StageSchedule(self.held).compute_at(self.copies[self.parts.acc.name].name, row) if self.held else None
+        if held is not None and self.held is not None:
+            k = held.axes[-1]
+            held.bound(k, 0, fixed(self.held.axes[-1])).vectorize(k)
+            made += held.directives
         return [*made, *acc, *self._dot(row), *self._codes(block)]
 
     def _root(self, out: StageSchedule) -> Loop:

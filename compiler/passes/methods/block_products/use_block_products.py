@@ -16,6 +16,7 @@ from occ.compiler.ir.ops.own.block_products import DIGIT_ROWS, digits_for
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.compiler.targets.machine import Machine
 from occ.runtime.mapped import release
 
 _NAME = "com.microsoft.MatMulNBits"
@@ -57,7 +58,7 @@ class UseBlockProducts(Pass):
             known: _Known = {}
             for op in [op for op in func.body if op.name == _NAME and takes(op)]:
                 digits = 1 if self.rounded else _DIGITS[op.a.accuracy_level]
-                made = _Product(op, rw, lanes, digits, in_pairs=ctx.machine.int8_dot_width == 2)
+                made = _Product(op, rw, lanes, digits, ctx.machine)
                 made.replace(known, packed)
                 heads.append(made)
                 changes += 1
@@ -81,11 +82,11 @@ def takes(op: Op) -> bool:
 class _Product:
     """One product on its way to codes."""
 
-    def __init__(self, op: Op, rw: Rewriter, lanes: int, digits: int, *, in_pairs: bool) -> None:
+    def __init__(self, op: Op, rw: Rewriter, lanes: int, digits: int, machine: Machine) -> None:
         self.op, self.rw, self.lanes, self.digits = op, rw, lanes, digits
         self.given = [(role, w) for role, w in zip(_ROLES, op.operands[1:4], strict=False) if isinstance(w, Weight)]
         self.chunk = min(op.a.block_size, _CHUNK)
-        self.how = {"pairs": 1} if in_pairs else {}
+        self.how = {"signed": 1} if machine.signed_bytes else {"pairs": 1} if machine.int8_dot_width == 2 else {}
         self.blocks = max(-(-op.a.K // self.chunk), 2)
         self.panels = max(-(-op.a.N // lanes), 2)
 

@@ -11,6 +11,7 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import BF16, F32, I8, I32, I64, U8
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.ops.own.quantised_codes import byte_shift
 from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
@@ -19,26 +20,31 @@ from occ.compiler.passes.methods.int8.round_operands import is_rounded
 from occ.compiler.targets.machine import Machine
 
 _LEAST = 4  # columns of a weight: fewer do not fill a vector
+_How = dict[str, int]  # attributes of a product
 _FEW = 8  # channels and filters: with fewer channels, they are not last in memory; fewer filters do not fill a vector
 
 
 def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ...]]:
     """The rules for integer products with `some` per lane, or as many as the machine adds at once."""
-    some, panel = some or machine.int8_dot_width, 2 * machine.lanes(32)
+    some, panel, how = (
+        some or machine.int8_dot_width,
+        2 * machine.lanes(32),
+        {"signed": 1} if machine.signed_bytes else {},
+    )
 
     def convolution(op: Op, rw: Rewriter) -> bool:
-        return _convolution(op, rw, some)
+        return _convolution(op, rw, some, how)
 
     def product(op: Op, rw: Rewriter) -> bool:
-        return _product(op, rw, some)
+        return _product(op, rw, some, how)
 
     def activations_dot(op: Op, rw: Rewriter) -> bool:
-        return _activations_dot(op, rw, panel, some)
+        return _activations_dot(op, rw, panel, some, how)
 
     return {"ConvInteger": (convolution,), "MatMulInteger": (product, activations_dot)}
 
 
-def _convolution(op: Op, rw: Rewriter, some: int) -> bool:
+def _convolution(op: Op, rw: Rewriter, some: int, how: _How) -> bool:
     """`ConvInteger` with a constant weight, and one group or one channel per group --> `conv_dot`."""
     x, _, zero, _ = (*op.operands, None, None)[:4]
     found = _weight(op)
@@ -52,13 +58,14 @@ def _convolution(op: Op, rw: Rewriter, some: int) -> bool:
     b = rw.builder(op)
     window = {"auto_pad": op.a.auto_pad, "kernel_shape": w.shape[2:]}
     window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
+    around = {"group": groups, **window, **how}
     total = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
     lanes = b.constant(_in_groups(w, 1, some) if groups == 1 else w)
     if zero is None or isinstance(zero, Weight):
-        point = (0 if zero is None else int(zero.data.reshape(()))) + (128 if x.tensor.dtype == I8 else 0)
-        made = b.conv_dot(x, lanes, b.constant((-point * total).astype(np.int32)), zero=point, group=groups, **window)
+        point = (0 if zero is None else int(zero.data.reshape(()))) + byte_shift(x.tensor.dtype, signed=bool(how))
+        made = b.conv_dot(x, lanes, b.constant((-point * total).astype(np.int32)), zero=point, **around)
     else:
-        made = b.conv_dot(x, lanes, b.constant(total.astype(np.int32)), zero, zero=0, group=groups, **window)
+        made = b.conv_dot(x, lanes, b.constant(total.astype(np.int32)), zero, zero=0, **around)
     if points is not None:
         sums = _sums(x, zero, 1, w.shape[1], b)
         if any(n != 1 for n in (*w.shape[2:], *window["strides"])) or any(window["pads"]):
@@ -68,7 +75,7 @@ def _convolution(op: Op, rw: Rewriter, some: int) -> bool:
     return True
 
 
-def _product(op: Op, rw: Rewriter, some: int) -> bool:
+def _product(op: Op, rw: Rewriter, some: int, how: _How) -> bool:
     """`MatMulInteger` with a constant matrix on the right --> `matmul_dot`."""
     x, _, zero, _ = (*op.operands, None, None)[:4]
     found = _weight(op, columns=True)
@@ -77,17 +84,17 @@ def _product(op: Op, rw: Rewriter, some: int) -> bool:
     if x.tensor.dtype not in (U8, I8) or x.tensor.rank < 2 or (zero is not None and zero.tensor.size != 1):
         return False
     (w, points), b = found, rw.builder(op)
-    moved = zero is not None or x.tensor.dtype == I8
+    moved = zero is not None or byte_shift(x.tensor.dtype, signed=bool(how)) != 0
     lanes = b.constant(_in_groups(w, 0, some))
     total = b.constant(w.sum(0, dtype=np.int64).astype(np.int32)) if moved else None
-    made = b.matmul_dot(x, lanes, total, zero)
+    made = b.matmul_dot(x, lanes, total, zero, **how)
     if points is not None:
         made = b.less_points(made, _sums(x, zero, x.tensor.rank - 1, w.shape[0], b), b.constant(points))
     rw.replace(op, [made])
     return True
 
 
-def _activations_dot(op: Op, rw: Rewriter, panel: int, some: int) -> bool:
+def _activations_dot(op: Op, rw: Rewriter, panel: int, some: int, how: _How) -> bool:
     """`MatMulInteger` of two activations --> `activations_dot`, with panels of `panel` columns."""
     x, y, *zeros = (*op.operands, None, None)[:4]
     if x is None or y is None or isinstance(y, Weight) or not {x.tensor.dtype, y.tensor.dtype} <= {U8, I8}:
@@ -100,7 +107,7 @@ def _activations_dot(op: Op, rw: Rewriter, panel: int, some: int) -> bool:
         return False
     known = [int(z.data.reshape(())) if isinstance(z, Weight) else 0 for z in zeros]
     points = [None if isinstance(z, Weight) else z for z in zeros]
-    made = rw.builder(op).activations_dot(x, y, *points, left=known[0], right=known[1], panel=panel, some=some)
+    made = rw.builder(op).activations_dot(x, y, *points, left=known[0], right=known[1], panel=panel, some=some, **how)
     rw.replace(op, [made])
     return True
 
