@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, Sym, substitute, symbols
-from occ.compiler.ir.liveness import data_symbols, is_live
+from occ.compiler.ir.liveness import data_symbols, defined_sizes, is_live, parameter_sizes
 from occ.compiler.ir.location import fuse
-from occ.compiler.ir.module import Module
+from occ.compiler.ir.module import DATA_LABEL, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
@@ -171,7 +171,19 @@ def erase_dead(m: Module) -> int:
         erased += _erase_dead(func.body, rw, elsewhere)
     erased += m.drop_unused_funcs()
     m.drop_unused_weights()
+    if erased:
+        drop_undefined_sizes(m)
     return erased
+
+
+def drop_undefined_sizes(m: Module) -> None:
+    """Drop assumptions about data-dependent sizes whose defining ops have been erased or replaced."""
+    names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
+    held = [c for c in m.constraints if c.lhs != c.rhs]
+    if any(symbols(c.lhs, c.rhs).keys() & names for c in held):
+        defined = {name for func in m.funcs.values() for name in defined_sizes(func).keys() | parameter_sizes(func)}
+        held = [c for c in held if symbols(c.lhs, c.rhs).keys() & names <= defined]
+    m.constraints = held
 
 
 def _erase_dead(region: Region, rw: Rewriter, sizes: set[str]) -> int:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ml_dtypes
 import numpy as np
 import pytest
-from onnx import ModelProto, TensorProto, helper, numpy_helper
+from onnx import ModelProto, TensorProto, helper, numpy_helper, parser
 
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
@@ -182,6 +182,38 @@ def test_sums_that_the_reference_keeps_in_bf16_are_disputed(op: str) -> None:
         else:
             with pytest.raises(Reject, match="disagree"):
                 run_node(node, feeds, opset)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_sizes_of_dead_code_are_not_asked_for(target: str) -> None:
+    """A branch had an assumption about sizes of a Scan that nothing reads any more, and no entry could be made: OCC0403."""
+    made = parser.parse_model("""<ir_version: 9, opset_import: ["" : 17]>
+        g (float[a, b] x, float[1, 2, 8] y, bool c, int64 n) => (float u, float[k] all)
+          <float one = {1}, float two = {2}, bool[1] on = {1}> {
+            state, rows = Scan <num_scan_inputs = 1, body = step (float[2, 8] s, float[2, 8] e) => (float[2, 8] o, float[2, 8] r) {
+                o = Max(s, e)
+                r = Tanh(e)
+            }> (x, y)
+            u = If <then_branch = yes () => (float p) {
+                sum = Add(state, y)
+                chosen = Where(on, sum, rows)
+                p = Identity(one)
+            }, else_branch = no () => (float q) { q = Identity(two) }> (c)
+            last, all = Loop <body = b (int64 i, bool go, float h) => (bool still, float t, float z) {
+                still = Identity(go)
+                t = Neg(h)
+                z = Identity(h)
+            }> (n, "", u)
+        }""")
+    feeds = {
+        "x": np.ones((2, 8), np.float32),
+        "y": np.ones((1, 2, 8), np.float32),
+        "c": np.array(True),
+        "n": np.array(3),
+    }
+    session = open_session(Compilation(made, Settings(target, cache=False)).artifact(), 1)
+    for name, x in run_onnxruntime(made, feeds).items():
+        np.testing.assert_array_equal(session.run(feeds)[name], x)
 
 
 def test_sizes_that_positions_cannot_count_are_no_reads_outside() -> None:

@@ -22,7 +22,7 @@ from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED
 from occ.compiler.ir.printer import op_text
-from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.rewriter import Rewriter, drop_undefined_sizes
 from occ.compiler.ir.shape import Assumed, collecting, is_placeholder
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value
@@ -42,7 +42,7 @@ from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 from occ.compiler.passes.infer.input_ranks import find_ranks
 from occ.compiler.passes.infer.sequences_to_tensors import sequences_to_tensors
 from occ.compiler.passes.infer.show_sizes import show_sizes
-from occ.compiler.passes.infer.solve import drop_undefined_sizes, solve
+from occ.compiler.passes.infer.solve import solve
 from occ.compiler.passes.infer.split_on_rank import set_shape_conditions, split_cases
 from occ.compiler.passes.infer.unify_ranks import unify_ranks
 

@@ -7,8 +7,6 @@ from math import inf, lcm
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym
-from occ.compiler.ir.liveness import defined_sizes, parameter_sizes
-from occ.compiler.ir.module import DATA_LABEL, Module
 from occ.compiler.ir.shape import DATA_SYMBOL, depends_on_data
 
 
@@ -92,11 +90,3 @@ def _in_place_of(old: dim.Symbol, y: Dim) -> dict[str, Dim] | None:
     most = inf if old.hi is None else dim.lower(old.hi)
     fits = dim.lower(y) >= old.lo and dim.upper(y) <= most and dim.is_multiple(y, old.divisible_by)
     return {old.name: y} if fits else None
-
-
-def drop_undefined_sizes(m: Module) -> None:
-    """Drop assumptions about data-dependent sizes whose defining ops have been replaced."""
-    defined = {name for func in m.funcs.values() for name in defined_sizes(func).keys() | parameter_sizes(func)}
-    names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
-    held = [c for c in m.constraints if c.lhs != c.rhs]
-    m.constraints = [c for c in held if dim.symbols(c.lhs, c.rhs).keys() & names <= defined]

@@ -63,7 +63,7 @@ class Dims:
 class Interleave:
     """Interleaves phases: `out[n, o, p...] = x[n, f*O + o, q...]` where `p + before = s*q + f`.
 
-    That holds on each axis; `f` is row-major over the axes. In groups each has its own `f*O + o`, one after the other.
+    That holds on each axis; `f` is row-major over the axes. In groups each has its own `f*O + o`, in order.
     """
 
     def body(t, x, *, a):
