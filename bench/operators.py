@@ -62,7 +62,7 @@ class Case:
             yield self.kind if kind == "T" else kind, name, [d for d in shape.split(",") if d]
 
     def model(self) -> tuple[bytes, dict[str, np.ndarray]]:
-        """The model, and values of those inputs that are no constants."""
+        """The model, and values of those inputs that are not constants."""
         rng = np.random.default_rng(0)
         values = {name: self._values(rng, kind, name, shape) for kind, name, shape in self.inputs()}
         fixed = {*self.row.weights, *self.row.constants}

@@ -20,8 +20,8 @@ CODES: dict[str, Code] = {
     "OCC0101": Code("the model file cannot be read", "The file does not exist, is a directory, or may not be read."),
     "OCC0102": Code(
         "the file is not an ONNX model",
-        "The bytes are not a complete ONNX protobuf message. A download that stopped half way and a Git LFS pointer are"
-        " the usual causes: compare the size of the file with that of its source.",
+        "The bytes are not a complete ONNX protobuf message. The usual causes are an incomplete download and a Git LFS"
+        " pointer: compare the file's size with the original.",
     ),
     "OCC0103": Code(
         "the IR or operator-set version is not supported",
@@ -31,17 +31,17 @@ CODES: dict[str, Code] = {
     "OCC0104": Code(
         "unknown operator",
         "No operator of that name exists in the operator set that the model imports, and no model-local function"
-        " defines it. `occ ops` lists what is known. A custom operator needs a plugin or a model-local function.",
+        " defines it. `occ ops` lists the known operators. A custom operator needs a plugin or a model-local function.",
     ),
     "OCC0105": Code(
         "the graph is not well formed",
         "A node reads a value that nothing defines, a value is defined twice, or nodes depend on each other in a"
-        " cycle. The exporter that wrote the file is at fault; `onnx.checker` says the same.",
+        " cycle. This is an error of the exporter that wrote the file; `onnx.checker` reports it too.",
     ),
     "OCC0106": Code(
         "external data cannot be used",
         "The model keeps weights in a file next to it, and that file is missing, too short, or named by a path that"
-        " leaves the folder of the model. Copy the data file next to the model under the name the model gives.",
+        " leaves the folder of the model. Copy the data file next to the model, under the name that the model uses.",
     ),
     "OCC0107": Code(
         "a node does not fit its operator",
@@ -50,15 +50,15 @@ CODES: dict[str, Code] = {
     ),
     "OCC0108": Code("a tensor in the model is not valid", "The data of a tensor do not fit its shape or element type."),
     "OCC0109": Code(
-        "the weights of a language model cannot be made a model",
+        "the weights of a language model cannot be loaded as a model",
         "A GGUF file, or a folder of safetensors, has weights and a description but no graph; occ knows the graphs "
         "of some architectures. The file is of another one, is damaged, lacks a tensor, or keeps one in a way that "
-        "is not known: the message says which. Export the model to ONNX, or take the file again.",
+        "is not known: the message says which. Export the model to ONNX, or download the file again.",
     ),
     "OCC0110": Code(
-        "the program of PyTorch has no ONNX form",
-        "torch's exporter cannot write the program of a `.pt2` file, or of torch.export, as an ONNX model: it has no "
-        "rule for one of its operators, for example. The message has torch's reason.",
+        "the PyTorch program cannot be exported to ONNX",
+        "torch's exporter cannot write the program of a `.pt2` file, or of torch.export, as an ONNX model: for "
+        "example, it has no rule for one of its operators. The message includes torch's reason.",
     ),
     "OCC0201": Code(
         "operand types do not fit the operator",
@@ -67,28 +67,28 @@ CODES: dict[str, Code] = {
     "OCC0202": Code(
         "shapes do not fit the operator",
         "The extents of the operands contradict each other, for example two shapes that do not broadcast, or a weight"
-        " with another number of channels than the input.",
+        " and an input with different numbers of channels.",
     ),
     "OCC0203": Code(
         "a shape depends on run-time data",
         "An operand that decides the shape of a result (the `shape` of Reshape, the `starts` of Slice, ...) is computed"
-        " from the data at run time. Give the input shapes with --shape, so that more of the graph can be evaluated.",
+        " from the data at run time. Set the input shapes with --shape, so that more of the graph can be evaluated.",
     ),
     "OCC0204": Code(
         "an input has no rank",
-        "The model declares an input without a shape, and no operator that reads it, such as a Conv, has one rank "
-        "alone. Code is made for a rank: give one with --shape, in which a name keeps an extent symbolic.",
+        "The model declares an input without a shape, and no operator that reads it, such as a Conv, determines "
+        "its rank. Code is compiled for a fixed rank: set it with --shape, where a name keeps an extent symbolic.",
     ),
     "OCC0205": Code(
         "a shape or dim override does not fit",
-        "--shape or --dim names an input or a dim that the model does not have, gives another rank, or contradicts a"
-        " constant extent of the model.",
+        "--shape or --dim names an input or a dim that the model does not have, has a different rank, or contradicts"
+        " a constant extent of the model.",
     ),
     "OCC0206": Code(
-        "an operator has no result for its operands",
-        "The definition of the operator came to nothing with these operands and attributes, and did not say why. "
-        "Mostly the node is not what ONNX allows; `onnx.checker` with `full_check=True` tells. Else it is a case "
-        "that occ does not know.",
+        "the result of an operator cannot be inferred",
+        "Inference of the operator failed for these operands and attributes, without a reason. Usually the node "
+        "is not valid ONNX; check it with `onnx.checker` and `full_check=True`. Otherwise occ does not support "
+        "this case.",
     ),
     "OCC0301": Code(
         "the target does not support an operator",
@@ -107,9 +107,8 @@ CODES: dict[str, Code] = {
     ),
     "OCC0306": Code(
         "the model needs Python at run time",
-        "Programs in C run what is compiled to kernels, copies, If and Scan on tensors whose extents follow from "
-        "those of the inputs. The message names the nodes that are something else. Artifacts of such models run in "
-        "Python.",
+        "C programs run kernels, copies, If and Scan on tensors whose extents depend only on the inputs' "
+        "extents. The message names the other nodes. Artifacts of such models run in Python.",
     ),
     "OCC0307": Code(
         "the precision mode of the build is too narrow for a node",
@@ -119,33 +118,33 @@ CODES: dict[str, Code] = {
     ),
     "OCC0308": Code(
         "a kernel would run for days",
-        "The extents of the node say so: it reduces what an Expand or a Range makes of a size that is a mistake, or "
-        "the `.occ` text was edited. Native code cannot be interrupted, so the build ends here.",
+        "The extents of the node are far too large: usually it reduces the result of an Expand or a Range with a "
+        "wrong size, or the `.occ` text was edited. Native code cannot be interrupted, so the build ends here.",
     ),
     "OCC0309": Code(
-        "a tensor has more elements than kernels count",
-        "Kernels of `cpu` count elements in 32 bits, which is what vectors of positions are fast with. Those of "
-        "`cpu-jit` have 64 bits for elements, and 32 for each extent. Where sizes are symbolic, a run says so "
+        "a tensor has more elements than kernels can count",
+        "Kernels of `cpu` count elements with 32 bits, because vectors of 32-bit indices are fast. Kernels of "
+        "`cpu-jit` use 64 bits for elements, and 32 for each extent. If sizes are symbolic, the run reports it "
         "instead (OCC0503).",
     ),
     "OCC0310": Code(
-        "nothing tells a size",
-        "The plan has a size that is no extent of an input, and that no step finds: inputs show only a product or a "
-        "quotient of it. Fix it with --dim, or give the input another shape with --shape. If all inputs show their "
-        "sizes, this is a fault of occ: please report it with the model.",
+        "a size is not determined",
+        "The plan has a size that no step computes, and that is not an extent of an input: inputs have only a product "
+        "or a quotient of it. Fix it with --dim, or set another shape of the input with --shape. If the extents "
+        "of all inputs are simple, this is a fault of occ: please report it with the model.",
     ),
     "OCC0311": Code(
         "the AI CPU of an Ascend chip runs a node",
         "AI Core has no kernel of the operator for its element types, or for extents that are not fixed. The AI CPU "
-        "is right and slow: each such node is a call and copies between the units. The message says what would keep "
-        "it on AI Core.",
+        "is correct but slow: each such node needs a call and copies between the units. The message says how to "
+        "keep it on AI Core.",
     ),
     "OCC0401": Code(
         "no C++ compiler",
         "`-t cpu` compiles Halide generators with a C++ compiler. Install one (`apt install g++`), or name it in "
-        "OCC_CXX, or build with `-t cpu-jit`, which needs none. Kernels that are in the build cache need no "
-        "compiler: one machine writes them to a file (`occ cache --export FILE`), others take it in "
-        "(`occ cache --import FILE`).",
+        "OCC_CXX, or build with `-t cpu-jit`, which needs none. Kernels in the build cache need no "
+        "compiler: one machine exports them to a file (`occ cache --export FILE`), others import it (`occ cache "
+        "--import FILE`).",
     ),
     "OCC0402": Code(
         "Halide is not installed",
@@ -154,8 +153,8 @@ CODES: dict[str, Code] = {
     ),
     "OCC0403": Code(
         "the C++ compiler or the generator failed",
-        "The command line and the first lines of its output are in the message; the sources are kept where the message"
-        " says. This is a fault of occ unless the toolchain is broken: `occ doctor` checks that.",
+        "The message has the command line, the first lines of its output, and the path of the sources. This is a fault"
+        " of occ unless the toolchain is broken: `occ doctor` checks that.",
     ),
     "OCC0404": Code(
         "no atc",
@@ -186,9 +185,9 @@ CODES: dict[str, Code] = {
     ),
     "OCC0409": Code(
         "a library that this needs is not installed",
-        "Some libraries are optional: `occ quantize` makes codes by onnxruntime.quantization "
-        "(`pip install 'occ-compiler[quantize]'`), and programs of torch.export are read by PyTorch "
-        "(`pip install torch onnxscript`). Of `onnx` some releases cannot be used, and are refused by name.",
+        "Some libraries are optional: `occ quantize` uses onnxruntime.quantization "
+        "(`pip install 'occ-compiler[quantize]'`), and reading programs of torch.export needs "
+        "PyTorch (`pip install torch onnxscript`). Some releases of `onnx` do not work; the message names them.",
     ),
     "OCC0501": Code(
         "an input does not fit the model",
@@ -201,11 +200,11 @@ CODES: dict[str, Code] = {
     ),
     "OCC0503": Code(
         "an assumption of the build does not hold for these inputs",
-        "The build took two dims as equal, or one as not 0, because an operator needs it, and for the inputs of this "
-        "run that does not hold. Fix the dim at build time with --dim or --shape.",
+        "The build assumed that two dims are equal, or that one is not 0, because an operator requires it. The "
+        "inputs of this run violate that. Fix the dim at build time with --dim or --shape.",
     ),
     "OCC0504": Code(
-        "a node met data that it cannot work on",
+        "a node got invalid data",
         "For example an index outside of the tensor that Gather reads. The message names the node.",
     ),
     "OCC0505": Code(
@@ -217,21 +216,22 @@ CODES: dict[str, Code] = {
     ),
     "OCC0507": Code(
         "a node has to be compiled at run time",
-        "The value of an operand decides the shape of its result, and that value is computed at run time. `occ.load` "
-        "compiles the node then; a machine with the runtime alone cannot. Fix the shapes with --shape and build "
+        "The shape of its result depends on the value of an operand, and that value is computed at run time. "
+        "`occ.load` compiles the node then; a machine with only the runtime cannot. Fix the shapes with --shape "
+        "and build "
         "again.",
     ),
     "OCC0508": Code(
         "the run takes too long",
-        "--timeout bounds what `occ run` takes from its start to its end. Where data decide how often a Loop runs, "
-        "its body may run for ever: look at the inputs and the node that the message names. Kernels and loops in "
-        "native code cannot be asked to stop, so the run is done in a process of its own, which is ended.",
+        "--timeout bounds the whole time of `occ run`. If the number of iterations of a Loop depends on data, it "
+        "may run for ever: check the inputs and the node that the message names. Kernels and loops in native code "
+        "cannot be interrupted, so the run is in a separate process, which is killed.",
     ),
     "OCC0510": Code(
         "the model was compiled for another device",
-        "An `.om` runs on the SoC that it was compiled for: build with `-C soc_version=` and the name that the message"
-        " gives for the device; `npu-smi info` shows it without the prefix `Ascend`. It also needs the release of CANN"
-        " that compiled it, or a newer one.",
+        "An `.om` runs on the SoC that it was compiled for: build with `-C soc_version=` and the device's name in the"
+        " message; `npu-smi info` shows it without the prefix `Ascend`. It also needs the CANN release that "
+        "compiled it, or a newer one.",
     ),
     "OCC0511": Code(
         "device memory is exhausted",
@@ -243,9 +243,7 @@ CODES: dict[str, Code] = {
         "The message names the call, its status and what the driver says. More is in the device's log: set"
         " ASCEND_SLOG_PRINT_TO_STDOUT=1 and ASCEND_GLOBAL_LOG_LEVEL=1.",
     ),
-    "OCC0601": Code(
-        "the .occ text cannot be read", "The text does not follow the grammar, or names what is not defined."
-    ),
+    "OCC0601": Code("the .occ text cannot be read", "The text does not follow the grammar, or uses an undefined name."),
     "OCC0602": Code("unknown pass or stage", "`occ dump --help` lists the stages; `occ opt --help` the passes."),
     "OCC0603": Code(
         "unknown option", "The key or value of a -C option is not one the target knows; the help lists them."
@@ -256,12 +254,12 @@ CODES: dict[str, Code] = {
     "OCC0605": Code("a file cannot be written", "The output path cannot be written; nothing was left behind."),
     "OCC0606": Code(
         "the build takes too long",
-        "--timeout bounds it. `occ build` without it, or with a larger one, goes on to the end.",
+        "The build took longer than --timeout. Use a larger one, or leave it out.",
     ),
     "OCC0607": Code(
         "the build takes too much memory",
-        "--memory-limit bounds what the process, and each compiler that it starts, may fill. Mapped files do not "
-        "count.",
+        "--memory-limit bounds the memory of the process, and of each compiler that it starts. Mapped files do "
+        "not count.",
     ),
     "OCC0610": Code(
         "a rule is not well formed",
@@ -270,8 +268,8 @@ CODES: dict[str, Code] = {
     ),
     "OCC0611": Code(
         "rules undo each other",
-        "Rules were applied again and again to what they themselves made. Give one of them a `when` that refuses "
-        "what the other one makes, or drop one.",
+        "The rules keep matching each other's results. Add a `when` to one of them that rejects the results of "
+        "the other, or drop one.",
     ),
     "OCC0612": Code(
         "the code of a rule failed",
@@ -289,7 +287,7 @@ CODES: dict[str, Code] = {
         " `occ bisect` narrows it down.",
     ),
     "OCC0615": Code(
-        "the kernel of a user cannot be used",
+        "a user's kernel cannot be used",
         "The library is missing, has no such function, or its prototype does not fit the operands, results and "
         "attributes of the operator; or the target cannot use a kernel of that kind. docs/guide-operator.md shows "
         "what is possible.",
@@ -301,16 +299,16 @@ CODES: dict[str, Code] = {
     ),
     "OCC0617": Code(
         "the model cannot be quantised",
-        "It is quantised already, its weights are not in f32, none of its operators can work on codes, or the "
-        "quantiser of onnxruntime fails on it. docs/quantize.md lists what each form takes; `--keep` and "
+        "It is already quantised, its weights are not in f32, none of its operators can be quantised, or "
+        "onnxruntime's quantiser fails on it. docs/quantize.md lists what each form requires; `--keep` and "
         "`--operators` leave nodes out.",
     ),
     "OCC0901": Code(
         "internal error",
-        "A fault of occ. The message gives the path of a reproducer: one .occ file that fails the same way.",
+        "A fault of occ. The message has the path of a reproducer: one .occ file that fails the same way.",
     ),
     "OCC0902": Code(
         "a pass broke the module",
-        "After a pass the module did not verify. The reproducer holds the module before that pass.",
+        "After a pass the module did not verify. The reproducer contains the module before that pass.",
     ),
 }

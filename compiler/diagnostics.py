@@ -140,5 +140,5 @@ class Unresolved(Invalid):
         super().__init__(
             f"the `{operand}` operand of `{operator}` is computed at run time",
             code="OCC0203",
-            help="give the input shapes with `--shape NAME=...`, so that more of the graph can be evaluated",
+            help="set the input shapes with `--shape NAME=...`, so that more of the graph can be evaluated",
         )

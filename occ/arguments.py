@@ -37,7 +37,7 @@ def checked_options(given: Mapping[str, Any] | None) -> dict[str, str]:
     """Options of a target, with values in the spelling of `-C`.
 
     Raises:
-        CompileError: OCC0603 it is no dict.
+        CompileError: OCC0603 it is not a dict.
     """
     return {str(key): str(value) for key, value in checked_mapping("options", given).items()}
 
@@ -46,7 +46,7 @@ def checked_dims(given: Mapping[str, Any] | None) -> dict[str, int | str]:
     """Values of symbolic dims: whole numbers, or texts of bounds.
 
     Raises:
-        CompileError: OCC0603 it is no dict; OCC0205 a value is something else.
+        CompileError: OCC0603 it is not a dict; OCC0205 a value is something else.
     """
     return {name: _dim(name, d) for name, d in checked_mapping("dims", given).items()}
 
@@ -55,7 +55,7 @@ def checked_sizes(given: Mapping[str, Any] | None) -> dict[str, int]:
     """Values of symbolic dims for random inputs: whole numbers.
 
     Raises:
-        CompileError: OCC0603 it is no dict; OCC0205 a value is something else.
+        CompileError: OCC0603 it is not a dict; OCC0205 a value is something else.
     """
     sizes = checked_dims(given)
     for name, size in sizes.items():
@@ -102,7 +102,7 @@ def checked_shapes(given: Mapping[str, Any] | None) -> dict[str, Sequence[int | 
     """Extents of inputs: of each a sequence of whole numbers and names.
 
     Raises:
-        CompileError: OCC0603 it is no dict; OCC0205 extents are something else.
+        CompileError: OCC0603 it is not a dict; OCC0205 extents are something else.
     """
     return {name: _extents(name, e) for name, e in checked_mapping("shapes", given).items()}
 

@@ -124,7 +124,8 @@ class Comparison:
         made += [f"{name:12} {reason}" for name, reason in self.reasons.items() if name not in self.times]
         if any(t.spread > UNSTEADY for t in self.times.values()):
             made.append(
-                "unsteady: blocks of runs took very different times, something else uses the processors; bench again"
+                "unsteady: blocks of runs took very different times, since something else uses the processors; "
+                "run the benchmark again"
             )
         return made
 

@@ -165,6 +165,6 @@ def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Genera
         room -= prod(shape) * (numpy_dtype(port.dtype).itemsize + _DRAWN)
         if room < 0:
             text = f"a random input `{port.name}` of {port.dtype}{list(shape)} needs more memory than there is"
-            raise RunError("OCC0501", text, "give smaller sizes with --dim or --shape, or the input itself")
+            raise RunError("OCC0501", text, "set smaller sizes with --dim or --shape, or pass the input itself")
         made[port.name] = random_array(rng, numpy_dtype(port.dtype), shape)
     return made

@@ -42,9 +42,7 @@ def check_name(path: Path) -> None:
         RunError: OCC0605.
     """
     if path.suffix.lower() in _MODELS:
-        raise RunError(
-            "OCC0605", f"`{path}` is the name of a model, and an artifact is none", f"name it `{path.stem}.occ`"
-        )
+        raise RunError("OCC0605", f"`{path}` is the name of a model, not of an artifact", f"name it `{path.stem}.occ`")
     if (kind := _LIBRARIES.get(path.suffix.lower())) is not None:
         remedy = f"`occ build --emit {kind}` makes a library; or name it `{path.stem}.occ`"
         raise RunError("OCC0605", f"`{path}` is the name of a library, and an artifact is none", remedy)
@@ -225,13 +223,13 @@ class Artifact:
 
     def _variant(self, members: Members, machine: str, source: Path) -> Artifact:
         if not is_plain(machine) or "/" in machine:
-            raise RunError("OCC0502", f"`{source}` has code for `{machine!a}`, which is no name of a machine")
+            raise RunError("OCC0502", f"`{source}` has code for `{machine!a}`, which is not a name of a machine")
         inner = Within(members, machine)
         self._compare(inner.prefix + MANIFEST, [inner.read(MANIFEST)])
         made = self._read(inner, source / ALSO / machine)
         if made.manifest.machine != machine or made.manifest.also:
             raise RunError(
-                "OCC0502", f"the code of `{source}` for `{machine}` is for others", "build the artifact again"
+                "OCC0502", f"the code of `{source}` for `{machine}` is for another machine", "build the artifact again"
             )
         return made
 
@@ -247,7 +245,7 @@ class Artifact:
 
     def _compare(self, name: str, pieces: Iterable[bytes | memoryview]) -> None:
         if self.manifest.digests.get(name) != _sha256(pieces):
-            raise RunError("OCC0502", f"`{name}` of the artifact does not have its digest", "build the artifact again")
+            raise RunError("OCC0502", f"`{name}` of the artifact does not match its digest", "build the artifact again")
 
 
 def _sha256(pieces: Iterable[bytes | memoryview]) -> str:

@@ -94,7 +94,7 @@ def raw_bytes(size: int, make: Callable[..., np.ndarray] = np.empty) -> np.ndarr
         return make(size, np.uint8)
     except (MemoryError, ValueError, OverflowError):  # the latter two if the size exceeds the address space
         text = f"a run needs {size} bytes of memory at once, which cannot be allocated"
-        raise RunError("OCC0505", text, "the shapes of the inputs and the sizes of the model decide it") from None
+        raise RunError("OCC0505", text, "it depends on the shapes of the inputs and the sizes of the model") from None
 
 
 def aligned_bytes(size: int) -> np.ndarray:

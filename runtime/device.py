@@ -347,7 +347,7 @@ class _Run:
         """
         if bound is not None and tuple(bound.shape) != shape:
             what = f"the data have decided that an output has the shape {list(shape)}, and {bound!r} is to hold it"
-            raise RunError("OCC0501", what, "let the run give the output")
+            raise RunError("OCC0501", what, "let the run allocate the output")
         storage = self._storage(step.writes[0])
         if bound is None or storage in self.engine.on_host:
             self.host[storage] = np.empty(shape, numpy_dtype(self.plan.buffers[step.writes[0]].dtype))

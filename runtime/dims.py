@@ -46,7 +46,7 @@ def evaluate(e: DimExpr, env: Mapping[str, int]) -> int:
         try:
             return env[e]
         except KeyError:
-            text = f"the manifest is damaged: nothing says what the size `{e}` is"
+            text = f"the manifest is damaged: the size `{e}` is not defined"
             raise RunError("OCC0502", text, "build the artifact again") from None
     op, *args = e
     values = [evaluate(a, env) for a in args]

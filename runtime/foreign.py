@@ -10,11 +10,11 @@ import re
 import zipfile
 from pathlib import Path
 
-_PAGE = "take the link to the file itself: on Hugging Face `resolve` in place of `blob`, on GitHub the raw file"
+_PAGE = "use the link to the file itself: on Hugging Face `resolve` instead of `blob`, on GitHub the raw file"
 _TORCH = "export it from PyTorch: `torch.onnx.export(module, inputs, 'model.onnx', dynamo=True)`, or `occ.torch.export`"
-_WEIGHTS = "it holds weights and no graph: export the model to ONNX, such as with `optimum-cli export onnx`"
+_WEIGHTS = "it has weights but no graph: export the model to ONNX, for example with `optimum-cli export onnx`"
 _LANGUAGE_MODEL = (
-    "if it is of a language model, `occ generate` takes it; else export the model, such as with "
+    "if it is a language model, use `occ generate`; otherwise export the model, for example with "
     "`optimum-cli export onnx`"
 )
 _KERAS = "export it to ONNX: `model.export('model.onnx', format='onnx')` in Keras, or the package tf2onnx"
@@ -22,9 +22,9 @@ _UNPACK = "unpack it first: `{}`"
 
 # The first bytes of a kind of file, as a regular expression; its description; and a remedy.
 _KINDS: tuple[tuple[bytes, str, str], ...] = (
-    (rb"version https://git-lfs", "a git-lfs pointer", "fetch the file that it stands for: `git lfs pull`"),
+    (rb"version https://git-lfs", "a git-lfs pointer", "fetch the real file: `git lfs pull`"),
     (rb"(?i)\s*(<!--.*?-->\s*)*<(!doctype html|html|head)\b", "a web page", _PAGE),
-    (rb"\s*<\?xml[^>]*>\s*<net\b", "a model of OpenVINO", "take the ONNX model that it was made from"),
+    (rb"\s*<\?xml[^>]*>\s*<net\b", "a model of OpenVINO", "use the ONNX model that it was made from"),
     (rb"\s*<\?xml", "an XML file", "if a server sent it instead of the model, it says why"),
     (rb"GGUF", "a GGUF file", _LANGUAGE_MODEL),
     (rb"(lmgg|fmgg|tjgg|ggjt|ggml)", "a GGML file", _WEIGHTS),
@@ -39,8 +39,8 @@ _KINDS: tuple[tuple[bytes, str, str], ...] = (
     (rb"\x28\xb5\x2f\xfd", "a zstandard file", _UNPACK.format("unzstd FILE")),
     (rb"7z\xbc\xaf\x27\x1c", "a 7z file", _UNPACK.format("7z x FILE")),
     (rb"(?s).{257}ustar", "a tar file", _UNPACK.format("tar xf FILE")),
-    (rb"(ftrt|ptrt)", "an engine of TensorRT", "take the ONNX model that it was made from"),
-    (rb"IMOD", "an offline model of CANN", "take the ONNX model that `atc` made it from"),
+    (rb"(ftrt|ptrt)", "an engine of TensorRT", "use the ONNX model that it was made from"),
+    (rb"IMOD", "an offline model of CANN", "use the ONNX model that `atc` made it from"),
     (rb"\x7fELF", "a program or a library", "models are .onnx files, .occ texts and artifacts"),
     (rb"(\x89PNG|\xff\xd8\xff|GIF8|%PDF)", "a picture or a document",
      "models are .onnx files, .occ texts and artifacts"),
@@ -89,4 +89,7 @@ def _zip(path: Path) -> tuple[str, str] | None:
     for mark, what, help_ in _ZIPS:
         if any(re.search(mark, n) for n in names):
             return what, help_.replace("FILE", path.name)
-    return "a zip file, and no artifact: it has no `manifest.json`", "models are .onnx files, .occ texts and artifacts"
+    return (
+        "a zip file, but not an artifact: it has no `manifest.json`",
+        "models are .onnx files, .occ texts and artifacts",
+    )

@@ -316,12 +316,12 @@ def _problems(m: Manifest) -> Iterator[str]:
     """Dangling references in a manifest."""
     for k, s in enumerate(m.special):
         if [(i.name, i.dtype) for i in s.inputs] != [(i.name, i.dtype) for i in m.inputs]:
-            yield "a plan for certain extents has other inputs than the model"
+            yield "a specialised plan has other inputs than the model"
         if [(o.name, o.dtype) for o in s.outputs] != [(o.name, o.dtype) for o in m.outputs]:
-            yield "a plan for certain extents has other outputs than the model"
+            yield "a specialised plan has other outputs than the model"
         yield from _problems(m.at(k))
     if any(not 0 <= n < 1 << 62 for w in m.weights for n in (w.offset, w.nbytes)):
-        yield "a weight lies outside of the weights file"
+        yield "a weight is outside of the weights file"
     tensors = [*m.inputs, *m.outputs, *(t for f in m.functions.values() for t in (*f.inputs, *f.outputs))]
     if any(t.dtype not in NUMPY_NAMES for t in tensors if t.kind == "tensor"):
         yield "an input or output has an unknown element type"
@@ -330,9 +330,9 @@ def _problems(m: Manifest) -> Iterator[str]:
     for c in (*m.constraints, *(c for f in m.functions.values() for c in f.constraints)):
         sizes += [c.lhs, c.rhs]
     if (wrong := next((e for e in sizes if not is_expression(e)), None)) is not None:
-        yield f"{str(wrong)[:60]} is no size"
+        yield f"{str(wrong)[:60]} is not a size"
     if not m.library and any(s.kind == "kernel" for p in plans for s in p.steps):
-        yield "it has kernels, and no library"
+        yield "it has kernels, but no library"
     if m.engine != "interp":  # whose plan is empty
         yield from _plan_problems(m.plan, len(m.inputs), len(m.outputs), len(m.weights))
     for f in m.functions.values():
@@ -368,9 +368,9 @@ def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Itera
     if (len(plan.inputs), len(plan.outputs)) != (inputs, outputs):
         yield "a plan has other inputs or outputs than its signature"
     if any(not 0 <= s.index < counts.get(s.kind, 0) for s in plan.storages):
-        yield "a storage stands for nothing"
+        yield "a storage has no buffer"
     if any(not 0 <= b.storage < len(plan.storages) for b in plan.buffers):
-        yield "a buffer lies in no storage"
+        yield "a buffer is in no storage"
     if any(b.dtype not in NUMPY_NAMES for b in plan.buffers if not b.opaque):
         yield "a buffer has an unknown element type"
     used = [*plan.inputs, *plan.outputs, *(b for s in plan.steps for b in (*s.reads, *s.writes) if b != -1)]
@@ -381,7 +381,7 @@ def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Itera
         if step.kind not in STEP_KINDS:
             yield f"there are no steps of kind {step.kind!a}"
         elif step.name == "sizes" and not _defines_sizes(step):
-            yield "a step defines sizes that it does not name"
+            yield "a step defines sizes that it does not list"
         elif stray := _stray(step):
             yield f"a step of kind {step.kind!a} has no {stray[0]}"
 

@@ -104,7 +104,7 @@ class Folder:
     def __init__(self, path: Path) -> None:
         self.path = path
         if not (path / MANIFEST).is_file():  # before listing the files of a folder, which may be a whole disk
-            raise RunError("OCC0502", f"the folder `{path}` is no artifact: it has no `{MANIFEST}`")
+            raise RunError("OCC0502", f"the folder `{path}` is not an artifact: it has no `{MANIFEST}`")
 
     def read(self, name: str) -> bytes:
         try:

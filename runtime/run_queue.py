@@ -34,7 +34,7 @@ class RunQueue:
     def __init__(self, session: Session, size: int = 4) -> None:
         if not hasattr(session, "run"):
             what = f"a queue runs a session, not {type(session).__name__}"
-            raise RunError("OCC0501", what, "`occ.load(path)` and `occ.compile(model)` give one")
+            raise RunError("OCC0501", what, "`occ.load(path)` and `occ.compile(model)` return one")
         if size < 1:
             raise RunError("OCC0501", f"the size of a queue is {size}", "it must be 1 or above")
         self.session, self.size = session, size

@@ -149,9 +149,7 @@ class Session:
             return Binding(call, found | given)
         made = self.run(taken, given)
         if self._changes_extents(made):
-            raise RunError(
-                "OCC0501", "the data of a run decide the extents of an output, which cannot be bound", "call `run`"
-            )
+            raise RunError("OCC0501", "an output with data-dependent extents cannot be bound", "call `run`")
 
         def run() -> None:
             self.run(taken, made)
@@ -191,7 +189,7 @@ class Session:
         arrays = self._signature.arrays(inputs, resident=self.engine.resident)
         if not isinstance(outputs, Mapping):
             what = f"outputs are arrays to write into, by name, not {type(outputs).__name__}"
-            raise RunError("OCC0501", what, "leave `outputs` out: a run gives all of them, by name")
+            raise RunError("OCC0501", what, "leave `outputs` out: a run returns all of them, by name")
         signature, env = self._bound(arrays)
         return arrays, env, self._given(outputs, env, signature)
 
@@ -262,7 +260,7 @@ class Session:
             return np.asarray(memoryview(value))
         except (ValueError, TypeError, BufferError) as e:
             what = f"the output `{name}` cannot be written into {type(value).__name__}: {e}"
-            raise RunError("OCC0501", what, "give an array") from None
+            raise RunError("OCC0501", what, "pass an array") from None
 
     def _check_output(self, info: TensorInfo, dtype: np.dtype[Any], array: Any, env: Mapping[str, int]) -> None:
         shape = tuple([evaluate(e, env) for e in info.shape])
@@ -303,7 +301,7 @@ class Session:
 
     def __reduce__(self) -> str:
         raise TypeError(
-            "a session cannot be pickled, since it holds native code and threads: give the path of its artifact to "
+            "a session cannot be pickled, since it has native code and threads: pass the path of its artifact to "
             "the other process, and load the artifact there: `session.save(path)`, `occ.load(path)`"
         )
 

@@ -71,7 +71,7 @@ def check_mapping(what: str, given: Any, remedy: str) -> None:
         RunError: OCC0501.
     """
     if type(given) is not dict and not isinstance(given, Mapping):
-        raise RunError("OCC0501", f"{what} are given by name, not as {type(given).__name__}", remedy)
+        raise RunError("OCC0501", f"{what} are passed by name, not as {type(given).__name__}", remedy)
 
 
 def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, str] | None = None) -> RunError:
@@ -86,7 +86,7 @@ def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, 
         return RunError(
             "OCC0503",
             f"a result of node `{c.node}` would have {text(c.rhs, labels)} = {right} elements along an axis",
-            "the inputs are too small for this model; some are not for a build of their size: --dim or --shape",
+            "the inputs are too small for this model; a build for their sizes (--dim or --shape) may accept them",
         )
     if (ordered := in_order(c.lhs, c.rhs)) is not None:
         least, size = ordered
@@ -97,20 +97,20 @@ def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, 
         if size == MOST_COUNTED:
             return RunError(
                 "OCC0503",
-                f"node `{c.node}` would work on {text(least, labels)} = {n} elements, and its kernel counts to "
-                f"{MOST_COUNTED}",
+                f"node `{c.node}` would work on {text(least, labels)} = {n} elements, but its kernel can only "
+                f"count to {MOST_COUNTED}",
                 "choose smaller extents, or build for `cpu-jit`, whose kernels count elements with 64 bits",
             )
         reshape = "; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1"
         return RunError(
             "OCC0503",
-            f"node `{c.node}` needs {text(size, labels)} to be at least {n}, and for these inputs it is {found}",
+            f"node `{c.node}` needs {text(size, labels)} to be at least {n}, but for these inputs it is {found}",
             "choose other extents, or build for this size with --dim or --shape" + (reshape if found == 0 else ""),
         )
     sides = f"{text(c.lhs, labels)} = {left} and {text(c.rhs, labels)} = {right}"
     return RunError(
         "OCC0503",
-        f"node `{c.node}` needs two sizes to be equal, and for these inputs they are not: {sides}",
+        f"node `{c.node}` needs two sizes to be equal, but for these inputs they are not: {sides}",
         "choose other extents, or build for this size with --dim or --shape",
     )
 
@@ -187,7 +187,7 @@ class Signature:
             what = f"the input `{info.name}` has a tensor of shape {[*array.shape]}, the model takes [{takes}] there"
             raise RunError("OCC0501", what)
         if dtype.kind == "O" and (wrong := [v for v in array.reshape(-1) if not isinstance(v, (str, bytes))]):
-            what = f"an element of the input `{info.name}` is {type(wrong[0]).__name__}, and the model takes texts"
+            what = f"an element of the input `{info.name}` is {type(wrong[0]).__name__}, but the model takes texts"
             raise RunError("OCC0501", what, "convert it: `x.astype(str)`")
         return np.ascontiguousarray(array) if array.ndim and isinstance(array, np.ndarray) else array
 
@@ -260,14 +260,12 @@ class Signature:
         found = next((self._assumed[p] for p in places if p in self._assumed), None)
         if found is not None:
             return (
-                f"node `{found.node}` broadcasts `{found.dim}` and `{found.other}`, which this plan takes for equal; "
-                f"build with `--dim {found.dim}=1` for an extent of 1"
+                f"node `{found.node}` broadcasts `{found.dim}` and `{found.other}`, which this plan assumes to be "
+                f"equal; build with `--dim {found.dim}=1` for an extent of 1"
             )
         free = [f"{text(e, self.labels)}_{k}" if isinstance(e, str) else "-1" for k, e in enumerate(info.shape)]
         shape = ",".join(free)
-        return (
-            f"the model takes {self.show(info)}; build with `--shape {info.name}={shape}` if its axes need not be equal"
-        )
+        return f"the model takes {self.show(info)}; build with `--shape {info.name}={shape}` if its axes can differ"
 
     def show(self, info: TensorInfo) -> str:
         """An input as text: `f32[batch,3,224,224]`."""

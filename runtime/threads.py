@@ -25,7 +25,7 @@ def thread_count(asked: int | None) -> int:
     except TypeError:
         count = 0
     if count < 1:
-        raise RunError("OCC0501", f"threads is {asked!r}", "give a whole number of at least 1")
+        raise RunError("OCC0501", f"threads is {asked!r}", "use a whole number of at least 1")
     return min(count, MOST)
 
 

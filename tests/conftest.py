@@ -95,7 +95,7 @@ def _of_models(_: str, names: list[str]) -> list[str]:
 
 
 # A tree that passed once passes again: examples follow from the code. `make fuzz` looks for new ones, with the other profile.
-# No example is too slow: a busy machine is no fault.
+# No example is too slow: a busy machine is not a fault.
 QUIET = {"deadline": None, "suppress_health_check": [hypothesis.HealthCheck.too_slow]}
 hypothesis.settings.register_profile("same", derandomize=True, **QUIET)
 hypothesis.settings.register_profile("new", print_blob=True, **QUIET)

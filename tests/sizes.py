@@ -1,6 +1,6 @@
 """Print the size of every package and fail when a file outgrows what can be read in one sitting, or two tests share a name.
 
-A file is at most 400 lines. The folders of tests are no packages, so pytest knows test files by their base names alone.
+A file is at most 400 lines. The folders of tests are not packages, so pytest identifies test files by their base names.
 What is larger than it should be is counted too, and may not become more than `MOST`.
 """
 

@@ -39,7 +39,7 @@ def limit(folder: Path) -> int:
     """
     given = os.environ.get("OCC_CACHE_ARTIFACTS", "")
     if given and not (given.isascii() and given.isdigit()):
-        raise error("OCC0603", f"OCC_CACHE_ARTIFACTS is {given!r}", help="set it to a number of bytes; 0 keeps none")
+        raise error("OCC0603", f"OCC_CACHE_ARTIFACTS is {given!r}", help="set it to a number of bytes; 0 keeps nothing")
     if given:
         return int(given)
     while not folder.exists() and folder != folder.parent:
@@ -149,13 +149,13 @@ class ArtifactCache:
             facts: facts to record, JSON.
         """
         if any(map(installed, GROUPS)):
-            return "packages extend the compiler, and what they do is not tracked"
+            return "packages extend the compiler, and their effects are not tracked"
         if why := self._too_large(artifact.stat().st_size):
             return why
         files, folder = list(files), request.model.resolve().parent
         try:
             if any(f.stat().st_mtime_ns > request.began for f in (request.model, *files)):
-                return "the model was written to while it was built"
+                return "the model file changed during the build"
             seen = {f.resolve().relative_to(folder).as_posix(): request.stamps.digest_of(f) for f in files}
             with self.cache.workspace() as work:
                 copied = Path(work) / "artifact"
@@ -176,9 +176,7 @@ class ArtifactCache:
             return "OCC_CACHE_ARTIFACTS is 0"
         if size > self.limit:
             bound = f"{self.limit / 2**30:.1f} GiB"
-            return (
-                f"its {size / 2**30:.1f} GiB are more than the cache keeps of artifacts, {bound} (OCC_CACHE_ARTIFACTS)"
-            )
+            return f"its {size / 2**30:.1f} GiB exceed the limit for cached artifacts, {bound} (OCC_CACHE_ARTIFACTS)"
         free = shutil.disk_usage(self.cache.root if self.cache.root.exists() else self.cache.root.parent).free
         return f"the disk has {free / 2**30:.1f} GiB free" if size > free // 2 else ""
 

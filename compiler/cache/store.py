@@ -108,7 +108,7 @@ def import_(cache: Cache, file: Path) -> Store:
 def _parts(file: Path, name: str) -> tuple[str, str, str, str]:
     found = _ENTRY.fullmatch(name)
     if found is None:
-        raise _refused(file, f"`{name[:80]}` is no entry of a cache")
+        raise _refused(file, f"`{name[:80]}` is not an entry of a cache")
     kind, folder, key, suffix = found.groups()
     return kind, folder, key, suffix
 
@@ -124,4 +124,4 @@ def _check(z: zipfile.ZipFile, file: Path, name: str) -> None:
 
 
 def _refused(file: Path, why: str) -> Exception:
-    return error("OCC0603", f"`{file}` is no store of kernels: {why}", help="make one by `occ cache --export FILE`")
+    return error("OCC0603", f"`{file}` is not a store of kernels: {why}", help="make one by `occ cache --export FILE`")

@@ -50,8 +50,8 @@ class AtcOption:
 _FILE, _FOLDER, _TEXT = AtcOption("file"), AtcOption("folder"), AtcOption()
 _BIT, _BOOL = AtcOption(values=("0", "1")), AtcOption(values=("true", "false"))
 _ADJUST = (
-    "graphs of occ have the formats that the ONNX model declares, and `atc` reads this of other frameworks "
-    "alone: leave it out"
+    "graphs of occ have the formats that the ONNX model declares; `atc` uses this only for other "
+    "frameworks: leave it out"
 )
 
 
@@ -66,10 +66,10 @@ def _instead(remedy: str, *holds: str) -> AtcOption:
 ATC_OPTIONS: dict[str, AtcOption] = {
     # what occ itself writes
     "model": _instead("occ names the parts: the model is the argument MODEL"),
-    "output": _instead("`-o` says where to write"),
+    "output": _instead("`-o` sets the output path"),
     "framework": _instead("occ reads ONNX models, which are framework 5: export the model to ONNX", "5"),
     "mode": _instead("occ build makes a model, which is mode 0; `occ check` and `occ inspect` do what other modes do", "0"),
-    "input_shape": _instead("`--shape NAME=1,3,224,224` gives extents, `-C dynamic_ranges=DIM=1..8` bounds"),
+    "input_shape": _instead("`--shape NAME=1,3,224,224` sets extents, `-C dynamic_ranges=DIM=1..8` sets bounds"),
     "input_format": _instead("inputs have the layout that the ONNX model declares: add a Transpose to the model", "NCHW", "ND", "NCDHW"),
     "soc_version": _own("soc_version"),
     "precision_mode": _own("precision_mode"), "precision_mode_v2": _own("precision_mode_v2"),
@@ -107,12 +107,12 @@ ATC_OPTIONS: dict[str, AtcOption] = {
     "display_model_info": _BIT,
     # no effect on graphs of occ, or makes them wrong
     "out_nodes": _instead(
-        "atc ends the model there: `occ extract MODEL --to NAME -o part.onnx` does so, and part.onnx is what to build; "
-        "`--outputs NAME` adds outputs to the declared ones"
+        "atc cuts the model there: run `occ extract MODEL --to NAME -o part.onnx` and build part.onnx; `--outputs "
+        "NAME` adds outputs to the declared ones"
     ),
-    "input_shape_range": _instead("`-C dynamic_ranges=DIM=1..8` gives bounds to the dims that `occ inspect MODEL` "
-                                  "names"),
-    "input_hint_shape": _instead("`-C dynamic_dims=` and `-C dynamic_ranges=` give the sizes of symbolic dims"),
+    "input_shape_range": _instead("`-C dynamic_ranges=DIM=1..8` sets bounds of the dims that `occ inspect MODEL` "
+                                  "lists"),
+    "input_hint_shape": _instead("`-C dynamic_dims=` and `-C dynamic_ranges=` set the sizes of symbolic dims"),
     "is_input_adjust_hw_layout": _instead(_ADJUST, "false"), "is_output_adjust_hw_layout": _instead(_ADJUST, "false"),
     "weight": _instead("it is the weight file of a Caffe model: export the model to ONNX"),
     "op_name_map": _instead("it names operators of Caffe and TensorFlow: export the model to ONNX"),
@@ -156,7 +156,7 @@ def _value(name: str, value: str) -> str | None:
         return None
     if found.instead:
         raise error(
-            "OCC0603", f"`-C atc.{name}={shorten(value, 80)}` does not go with graphs of occ", help=found.instead
+            "OCC0603", f"`-C atc.{name}={shorten(value, 80)}` is not compatible with graphs of occ", help=found.instead
         )
     return _checked(name, found, value)
 
@@ -188,7 +188,7 @@ def contents(key: str, path: str) -> bytes:
         )
     try:
         if Path(path).stat().st_size > _LARGEST:
-            raise error("OCC0603", f"`-C {key}={shorten(path, 80)}` is no configuration: it has more than 16 MiB")
+            raise error("OCC0603", f"`-C {key}={shorten(path, 80)}` is not a configuration: it has more than 16 MiB")
         return Path(path).read_bytes()
     except OSError as e:
         raise error("OCC0603", f"`-C {key}={shorten(path, 80)}` cannot be read: {e.strerror}") from None

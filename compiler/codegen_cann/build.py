@@ -98,7 +98,7 @@ def _verdicts_within(m: Module, options: AscendOptions, source: str) -> dict[Op,
     _move_what_lacks_sizes(m, found, options)
     stuck = {op: reason for op, reason in found.items() if reason and op.name == DEVICE_OPERATOR}
     if stuck:
-        remedy = ("no CPU has it: put ONNX operators in its place, or build what is around it",)
+        remedy = ("no CPU has it: replace it by ONNX operators, or build the parts around it",)
         raise CompileError(replace(d, helps=remedy) for d in refusals(m, stuck, options.target, source))
     if options.cpu_fallback == "off" and any(found.values()):
         remedy = ("build without `-C cpu_fallback=off` to run it on the CPU",)

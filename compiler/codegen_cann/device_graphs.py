@@ -135,9 +135,7 @@ def geared_graph(
         graphs.append(graph_of(each, _whole(each, where), options, [m.main.result_names[k] for k in where]))
     need = max(map(workspace, graphs))
     graph = merged(graphs, bounded="?" not in options.dynamic_ranges, known=_known(m, sizes))
-    remedy = (
-        "it takes gears, whose extents are fixed when `atc` compiles: `-C dynamic_dims=...`, or `dynamic_batch_size`"
-    )
+    remedy = "it only accepts gears, whose extents are fixed for `atc`: `-C dynamic_dims=...`, or `dynamic_batch_size`"
     run_by_a_unit(graph, chip_for(options), options.precision, fixed=bool(options.gears), remedy=remedy)
     fold_constants(graph)
     keep.mark(graph, options)

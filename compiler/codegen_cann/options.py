@@ -63,23 +63,21 @@ class AscendOptions(Options):
         "kNextPowerOfTwo", "how the memory of a session grows"
     )
     enable_cann_graph: bool = option(True, "compile whole parts; `false` runs operator by operator")
-    enable_cann_subgraph: bool = option(
-        True, "no effect: a model is always cut into what the device takes and what the CPU runs"
-    )
+    enable_cann_subgraph: bool = option(True, "no effect: a model is always divided between the device and the CPU")
     dump_om_model: bool = option(True, "no effect: `--emit om` puts compiled parts into the artifact")
     input_format: str = option("", "no effect: formats are part of the graph", choices=("NCHW", "NHWC", "ND"))
     dump_graphs: bool = option(False, "put the GE graph of each part into the artifact as text, ONNX and C++")
     precision_mode: str = option("", "older spelling of `precision_mode_v2`", choices=tuple(PRECISION_MODES))
     precision_mode_v2: str = option(
         "",
-        "what FLOAT is computed in: `origin`, as the model says, by default on the 910B and 910_93, "
-        "`cube_fp16in_fp32out` on the others",
+        "precision of FLOAT: `origin`, as in the model (default on the 910B and 910_93), or "
+        "`cube_fp16in_fp32out` (default on the others)",
         choices=PRECISION_MODES_V2,
     )
     keep_dtype: str = option(
         "auto",
-        "nodes that stay FLOAT in the other modes: `auto` for what leads to a logarithm, `off`, or a file as "
-        "`atc --keep_dtype` takes it",
+        "nodes that stay FLOAT in the other modes: `auto` for nodes that feed a logarithm, `off`, or a file "
+        "for `atc --keep_dtype`",
     )
     op_select_impl_mode: str = option("", "which kernels operators use", choices=("high_performance", "high_precision"))
     optypelist_for_implmode: str = option("", "operators that `op_select_impl_mode` is for, separated by commas")
@@ -92,13 +90,12 @@ class AscendOptions(Options):
     )
     dynamic_ranges: str = option(
         "",
-        "bounds of the symbolic dims, such as height=32..1280:32,width=?, or what one always is, total=past+1: one "
-        "graph for all such sizes",
+        "bounds of the symbolic dims, such as height=32..1280:32,width=?, or relations between them, such as "
+        "total=past+1: one graph for all such sizes",
     )
     aipp: str = option(
         "",
-        "file of a static AIPP configuration, as `atc --insert_op_conf` takes it: the device makes inputs out of "
-        "pictures",
+        "file of a static AIPP configuration, as for `atc --insert_op_conf`: the device turns pictures into inputs",
     )
     fusion_switch_file: str = option("", "file that turns fusion passes of the toolkit on and off")
     input_fp16_nodes: str = option("", "inputs that are FLOAT16 instead of FLOAT, separated by `;`")
@@ -107,15 +104,15 @@ class AscendOptions(Options):
     )
     qdq: Literal["integer", "float"] = option(
         "integer",
-        "quantised operators: in the 8-bit integers of the matrix unit, on the 310P and 910B through AscendQuant and "
-        "AscendDequant, which round in half precision; `float` computes what lies between DequantizeLinear and "
-        "QuantizeLinear in FLOAT, and integer operators exactly",
+        "quantised operators: computed in the matrix unit's 8-bit integers, on the 310P and 910B through AscendQuant "
+        "and AscendDequant, which round in half precision; `float` computes everything between DequantizeLinear "
+        "and QuantizeLinear in FLOAT, and integer operators exactly",
     )
     offload: Literal["all", "cost"] = option(
-        "all", "`cost` leaves parts to the CPU that by estimate take longer on the device, copies included"
+        "all", "`cost` leaves parts to the CPU that are estimated to take longer on the device, copies included"
     )
     cpu_fallback: Literal["cpu", "cpu-jit", "off"] = option(
-        "cpu", "target of what the device cannot take; `off` makes it an error"
+        "cpu", "target for nodes that the device does not support; `off` makes them errors"
     )
 
     @classmethod
@@ -180,7 +177,7 @@ class AscendOptions(Options):
         if self.optypelist_for_implmode and not self.op_select_impl_mode:
             raise error(
                 "OCC0603",
-                "`optypelist_for_implmode` names operators for an `op_select_impl_mode`, which is not given",
+                "`optypelist_for_implmode` names operators for `op_select_impl_mode`, which is not set",
                 help="add `-C op_select_impl_mode=high_precision`",
             )
         given = [k for k in (*GEARS, "dynamic_ranges") if getattr(self, k)]
@@ -196,7 +193,7 @@ def chip_hint(soc: str, target: str = "") -> str:
     """The hint for an unknown chip name."""
     own = ", ".join(SOCS.get(target, [c for each in SOCS.values() for c in each]))
     if soc.lower().startswith(_NEXT):
-        return f"occ has no target for this generation, whose kernels are others; chips: {own}"
+        return f"occ has no target for this generation, which has different kernels; chips: {own}"
     if soc == "Ascend910B" and target == "ascend910b":
         return (
             "that is a chip of the first 910 generation, of `-t ascend910`; `npu-smi info` shows the digit of the "

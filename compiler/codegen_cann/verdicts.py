@@ -38,7 +38,7 @@ def verdicts(m: Module, options: AscendOptions) -> dict[Op, str]:
     for op in (o for o in m.main.body.body if not is_free(o)):
         names, own = used(op), defined_sizes(op)
         if outside := names & lost.keys():
-            found[op] = f"its extents are decided by `{lost[min(outside)]}`, which the CPU runs"
+            found[op] = f"its extents depend on `{lost[min(outside)]}`, which runs on the CPU"
         elif names and decides(options) and names <= (decided | own if op.name in MOST else decided):
             found[op] = _sized_verdict(op, sets_of(m, [op], names), precision, m, unsized)
         else:

@@ -91,8 +91,8 @@ def _simplified(kernel: Kernel) -> Kernel:
     """The kernel with the fallback schedule, with a `RuntimeWarning`."""
     assert kernel.simpler is not None
     text = (
-        f"Halide did not compile the kernel `{kernel.name}` in {_SECONDS:g} seconds: it has plain loops now, and "
-        "is slow"
+        f"Halide did not compile the kernel `{kernel.name}` in {_SECONDS:g} seconds: it falls back to plain "
+        "loops, and is slow"
     )
     warnings.warn(text, RuntimeWarning, stacklevel=3)
     return kernel.simpler()

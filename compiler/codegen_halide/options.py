@@ -22,30 +22,30 @@ class CpuOptions(NativeOptions):
 
     also: str = option(
         "",
-        "further machines to build for, by names of processors or Halide targets, with commas between: the artifact "
-        "has code for all, and the best that a machine can run is chosen there",
+        "more machines to build for: names of processors or Halide targets, separated by commas. The artifact has "
+        "code for all, and each machine runs the best that it supports",
     )
     schedule: Literal["rules", "fallback"] = option(
-        "rules", "`fallback` gives all kernels plain loops: the baseline of measurements"
+        "rules", "`fallback` uses plain loops for all kernels: the baseline of measurements"
     )
     precision: Literal["f32", "bf16", "int8"] = option(
         "f32",
-        "of the operands of products with constant f32 weights: `bf16` is up to twice as fast, and off by 0.2 %; "
-        "`int8` is up to three times as fast, and off by 1 %",
+        "precision of products with constant f32 weights: `bf16` is up to twice as fast with an error of 0.2 %; "
+        "`int8` is up to three times as fast with an error of 1 %",
     )
     winograd: Literal["auto", "off"] = option(
         "auto", "3x3 convolutions by Winograd's method: up to 3 times as fast, weights 4 times as large"
     )
     strassen: Literal["off", "auto", "on"] = option(
         "off",
-        "products with constant matrices by Strassen's method: `auto` where it was seen to gain, up to 10 % of a "
-        "whole network on Zen 5, `on` wherever it fits, with 96 rows and matrices of 384 x 384 or more; each kernel "
-        "takes 0.3 s longer to compile",
+        "products with constant matrices by Strassen's method: `auto` where it was measured to be faster (up to "
+        "10 % of a whole network on Zen 5), `on` wherever it applies (96 rows and matrices of 384 x 384 or more); "
+        "each kernel takes 0.3 s longer to compile",
     )
     sanitize: Literal["off", "address", "undefined", "thread"] = option(
         "off",
-        "compile with a sanitizer, to look for faults: kernels and the thread pool with `address` and `thread`, the "
-        "pool alone with `undefined`; the process that runs the artifact needs the library of the sanitizer",
+        "compile with a sanitizer, to find faults: kernels and the thread pool with `address` and `thread`, only "
+        "the pool with `undefined`; the process that runs the artifact needs the sanitizer's library",
     )
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:

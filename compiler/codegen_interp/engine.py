@@ -28,8 +28,10 @@ class InterpEngine:
         try:
             made = self.interpreter.run(inputs, env)
         except MemoryError as e:
-            text = f"the interpreter has every value in memory at once, which cannot be allocated: {e}"
-            raise RunError("OCC0505", text, "the shapes of the inputs and the sizes of the model decide it") from None
+            text = f"the interpreter keeps every value in memory, which cannot be allocated: {e}"
+            raise RunError(
+                "OCC0505", text, "it depends on the shapes of the inputs and the sizes of the model"
+            ) from None
         results: list[Any] = []
         for given, result in zip(outputs, made, strict=True):
             if given is not None:

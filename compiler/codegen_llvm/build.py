@@ -146,7 +146,7 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, machine: CodeM
             _recent.keep(key, known)
         objects[f"{f.name}.o"] = known
     arch = arch_of(machine.name)
-    assert arch is not None, "a machine that there is code for"
+    assert arch is not None, "a machine that the artifact has code for"
     objects["entry.o"] = compile_entry(m, arch, KernelAbi.RANGE)[1]
     try:
         return Built(link(*objects.values()), objects, took)

@@ -62,7 +62,7 @@ def code_machine(target: str, vector_bits: int) -> CodeMachine:
         what = f"this machine is {llvm.get_process_triple()}" if target == "host" else f"not for `{target}`"
         raise error(
             "OCC0403",
-            f"`cpu-jit` makes code for x86-64 and aarch64 with Linux alone, {what}",
+            f"`cpu-jit` only compiles for Linux on x86-64 and aarch64, {what}",
             help="build with `-t cpu`",
         )
     if target == "host":

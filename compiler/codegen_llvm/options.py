@@ -15,7 +15,7 @@ class LlvmOptions(NativeOptions):
 
     optimize: Literal["auto", "always"] = option(
         "auto",
-        "`always` puts small kernels through all of LLVM's optimisations too: such a kernel takes up to four times "
-        "as long to compile, and about half a microsecond less to run",
+        "`always` runs all of LLVM's optimisations on small kernels too: each takes up to four times as long to "
+        "compile, and runs about half a microsecond faster",
         key="llvm.optimize",
     )

@@ -129,7 +129,7 @@ def _apply(rule: Rule, made: Instance) -> str:
     outputs = region.yields
     root = outputs[0].defining_op
     if root is None:
-        return "the pattern gave no op"
+        return "the pattern has no op"
     before = _copy(region.body, outputs)
     matcher = Matcher(explain=True)
     reason = ""
@@ -272,5 +272,5 @@ def rerun(module: Module) -> str:
     names = module.main.result_names
     if len(names) < 2 or not names[0].startswith("before"):
         help_ = "`occ check-rules` writes counterexamples"
-        raise error("OCC0601", "the text is not a counterexample: it gives no `before` and `after`", help=help_)
+        raise error("OCC0601", "the text is not a counterexample: it does not return `before` and `after`", help=help_)
     return _differs(_WithKernels(module), module, [])

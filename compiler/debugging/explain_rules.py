@@ -69,7 +69,7 @@ class MatchExplainer:
         if found is None:
             starts = " or ".join(f"`{r}`" for r in rule.roots)
             taken = next((n for n, v in self.verdicts.items() if not v.reason and n != rule.name), None)
-            by = f"; `{taken}` has taken what is there" if taken else ""
+            by = f"; `{taken}` matched there first" if taken else ""
             return f"not tried: it starts at {starts}, and none is at or after %{self.value}{by}"
         at = "" if found.distance == 0 else f" (tried at {found.op})"
         return (f"does not match: {found.reason}" if found.reason else "matches") + at

@@ -152,7 +152,10 @@ class Validate:
             return
         except (RunError, ValueError, IndexError) as e:
             raise error(
-                "OCC0614", f"after the pass `{p}` the model runs no more", notes=[str(e)], help="`occ bisect` has more"
+                "OCC0614",
+                f"after the pass `{p}` the model no longer runs",
+                notes=[str(e)],
+                help="`occ bisect` has more",
             ) from e
         self.checked += 1
         for name, old, new in zip(m.main.result_names, self.outputs, outputs, strict=True):
@@ -165,7 +168,7 @@ class Validate:
         if any(r.type is None for op in m.walk() for r in op.results):
             return
         if not all(op.spec.pure for op in m.walk()):
-            self.skipped = "the model draws random numbers"
+            self.skipped = "the model uses random numbers"
             return
         try:
             self.inputs = inputs_of(m, self.dims)
@@ -203,7 +206,7 @@ def _changed(p: Pass, ran: Ran, output: str, text: str, where: tuple[Op, str] | 
     notes = [f"output `{output}`: {text}"]
     if where is not None:
         op, first = where
-        notes += [f"the first value that differs: {first}", f"given by {op_text(op)}", f"from the nodes {op.loc}"]
+        notes += [f"the first value that differs: {first}", f"defined by {op_text(op)}", f"from the nodes {op.loc}"]
     if ran.hits:
         notes.append("it applied " + ", ".join(f"`{n}` {k} times" for n, k in ran.hits.items()))
     return error(

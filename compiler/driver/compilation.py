@@ -65,7 +65,7 @@ class Compilation:
         self.target: Target = get_target(settings.target)
         if settings.special and not self.target.special:
             message = f"target `{settings.target}` has one plan for all shapes"
-            raise error("OCC0603", message, help="give each input one --shape, or build for `cpu` or `cpu-jit`")
+            raise error("OCC0603", message, help="set one --shape for each input, or build for `cpu` or `cpu-jit`")
         self.options: Any = self.target.options.read(settings.target, settings.options)
         self.cache = Cache(enabled=settings.cache)
         self.texts: dict[str, bytes] = {}
@@ -185,7 +185,7 @@ class Compilation:
         m = self.advance(self.last_stage)
         if m.stage != self.last_stage:
             raise error(
-                "OCC0603", "code is made after all passes, and they were told to stop", help="let all of them run"
+                "OCC0603", "code is generated after all passes, but they were stopped early", help="let all of them run"
             )
         return m
 
@@ -359,8 +359,8 @@ class Compilation:
     def _undefined_sizes_error(self, names: Sequence[str], m: Module) -> CompileError:
         """The error for a plan with sizes that a run could not determine."""
         shown = ", ".join(f"`{shorten(m.symbols[n].label if n in m.symbols else n)}`" for n in names[:4])
-        text = f"nothing that a run is given tells the size {shown}"
-        return error("OCC0310", text, where=self.source, help="give the extents of inputs with --shape or --dim")
+        text = f"no input of a run determines the size {shown}"
+        return error("OCC0310", text, where=self.source, help="set the extents of inputs with --shape or --dim")
 
     def _generate(self, m: Module) -> Generated:
         """Generate code; a bug in the generator leaves a reproducer."""
@@ -378,7 +378,7 @@ class Compilation:
 
 
 def _only_on_devices(op: Op, target: str, model: str) -> Diagnostic:
-    what = f"`{shorten(str(op.attrs['type']))}` is an operator of Ascend devices, `{target}` has none of that name"
+    what = f"`{shorten(str(op.attrs['type']))}` is an operator of Ascend devices, which `{target}` does not have"
     return Diagnostic(
         "OCC0301", what, f"{model}: {op.loc}", helps=("build with `-t ascend310p`, or the target of your chip",)
     )
@@ -387,9 +387,9 @@ def _only_on_devices(op: Op, target: str, model: str) -> Diagnostic:
 def unlinked(machine: str) -> CompileError:
     """The error that code for another machine cannot be linked here."""
     arch = arch_of(machine)
-    help_ = "`--emit object` and `--emit static` give what its own linker takes"
+    help_ = "`--emit object` and `--emit static` write files for that machine's linker"
     if arch is not None and arch.system == "wasi":
-        message = "programs of WebAssembly load no libraries, so there are no artifacts for it"
+        message = "WebAssembly programs load no libraries, so it has no artifacts"
         return error(
             "OCC0603", message, help="`--emit shared` makes a module that runs the model (docs/webassembly.md)"
         )

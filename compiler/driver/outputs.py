@@ -42,7 +42,9 @@ def check_not_read(out: Path, sources: Iterable[object]) -> None:
     """
     for source in sources:
         if isinstance(source, (str, os.PathLike)) and _is_same(out, source):
-            raise error("OCC0605", f"`{out}` is what the model is read from", help="write to another file with -o")
+            raise error(
+                "OCC0605", f"`{out}` is the file that the model is read from", help="write to another file with -o"
+            )
 
 
 def _is_same(out: Path, source: str | os.PathLike[str]) -> bool:

@@ -39,7 +39,7 @@ def in_onnx(source: Source | ExportedProgram) -> Source:
         return program_to_onnx(source)
     is_module = callable(getattr(source, "state_dict", None))
     help_ = ": `torch.export.export(module, args)` makes a program, which is" if is_module else ""
-    raise TypeError(f"{type(source).__name__} is no model{help_}")
+    raise TypeError(f"{type(source).__name__} is not a model{help_}")
 
 
 def load_module(source: Source, overrides: Overrides | None = None, registry: Registry | None = None) -> Module:
@@ -83,7 +83,7 @@ def _check_extents(m: Module, asked: Overrides) -> None:
     Raises:
         CompileError: OCC0603.
     """
-    help_ = "give them to `occ dump` or `occ build` with the .onnx file"
+    help_ = "set them with `occ dump` or `occ build` and the .onnx file"
     if asked.shapes or asked.bounds or (asked.dims and not asked.running):
         message = "--shape and --dim need an ONNX model: a text has its extents already"
         raise error("OCC0603", message, help=help_)
@@ -128,19 +128,19 @@ def parsed(text: str, registry: Registry | None = None, **how: Any) -> Module:
 
     m, where = parse(text, registry, **how), str(how.get("path") or "<text>")
     if "main" not in m.funcs:
-        raise error("OCC0601", "there is no function @main, which is the model", where=where)
+        raise error("OCC0601", "there is no function @main", where=where)
     stage = BY_NAME.get(m.stage)
     if stage is None:
-        raise error("OCC0602", f"`{m.stage}` is no stage", help=f"stages: {', '.join(BY_NAME)}")
+        raise error("OCC0602", f"`{m.stage}` is not a stage", help=f"stages: {', '.join(BY_NAME)}")
     # Not all invariants of a stage: the output in the middle of the passes to the next one can be read too.
     wrong = chain(problems(m, types=stage.typed), plan_problems(m) if m.stage == "lowered" else ())
     if found := list(islice(wrong, 8)):
         raise error(
             "OCC0601",
-            f"the text is no module of stage `{m.stage}`",
+            f"the text is not a module of stage `{m.stage}`",
             where=where,
             notes=found,
-            help="what a stage has computed follows the edit: edit an earlier stage, or mend what the notes say",
+            help="the text of a later stage must stay consistent: edit an earlier stage, or fix what the notes report",
         )
     return m
 

@@ -42,7 +42,7 @@ def read_channel_blocks(m: Module) -> None:
         return
     said = {size: op for op in found for size in _said(op)}
     if len(said) > 1:
-        raise error("OCC0107", "channels lie in blocks of 8 and of 16 in one file", where=str(said[_SIZES[0]].loc))
+        raise error("OCC0107", "channels are in blocks of 8 and of 16 in one file", where=str(said[_SIZES[0]].loc))
     block = next(iter(said), 0) or _here()
     for op in found:
         if op.name.removeprefix(f"{DOMAIN}.") in _STORED:
@@ -109,5 +109,5 @@ def _drop_views(m: Module, ops: list[Op], block: int) -> None:
                 rw.replace(op, [source])
                 continue
             if op.name not in _ANY_ORDER:
-                raise error("OCC0107", f"`{op.name}` reads channels in blocks of onnxruntime", where=str(op.loc))
+                raise error("OCC0107", f"`{op.name}` reads channels in onnxruntime's blocked layout", where=str(op.loc))
             in_blocks.update(op.results)

@@ -76,7 +76,7 @@ def _json(operator: str, attrs: Mapping[str, Any], where: str) -> str:
     for name, value in attrs.items():
         listed = value if isinstance(value, tuple) else (value,)
         if not all(isinstance(v, (int, float, str)) for v in listed):
-            what = f"attribute `{shorten(name)}` of `{shorten(operator)}` is no number and no text"
+            what = f"attribute `{shorten(name)}` of `{shorten(operator)}` is neither a number nor a text"
             raise error("OCC0107", what, where=where)
     text = json.dumps(attrs)
     if len(text) > _LONGEST:
@@ -101,12 +101,12 @@ def _type(name: str, info: ValueInfoProto | None, known: Mapping[str, Dim], prot
     found = [d for d in dims if d is not None]
     if tensor is None or dtype is None or not tensor.HasField("shape") or len(found) != len(dims):
         what = (
-            f"nothing states the type of `{shorten(name)}`, a result of the device's operator "
+            f"the file does not declare the type of `{shorten(name)}`, a result of the device's operator "
             f"`{shorten(proto.op_type)}`"
         )
         help_ = (
-            "export with shapes: `value_info` of the model has to have its element type, and its extents as numbers "
-            "or names of those of inputs"
+            "export with shapes: the model's `value_info` must have its element type, and its extents as numbers or "
+            "names that inputs use"
         )
         raise error("OCC0108", what, where=where, help=help_)
     return TensorType(dtype, tuple(found))

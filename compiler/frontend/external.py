@@ -210,7 +210,7 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
         return error("OCC0106", f"external data `{shown}` of tensor `{name}` {why}", help=help)
 
     if folder is None:
-        raise refuse("cannot be found, because the model was given without a path", "pass the path of the model file")
+        raise refuse("cannot be found, because the model was passed without a path", "pass the path of the model file")
     if location in folder.refused:
         raise CompileError(())
     path = folder.path / location
@@ -223,7 +223,7 @@ def _external(tensor: TensorProto, folder: ModelFolder | None, dtype: DType, sha
     if not location or not inside or not found:
         folder.refused.add(location)
     if not location or not inside:
-        raise refuse("lies outside of the model's folder", "external data must stay next to the model")
+        raise refuse("is outside of the model's folder", "external data must stay next to the model")
     if not found:
         raise refuse("is missing", f"copy the file to `{shorten(str(folder.path))}`")
     needed = _stored_bytes(dtype, prod(shape))

@@ -53,7 +53,7 @@ class Frame:
             if a.ref_attr_name and a.ref_attr_name not in self.formal:
                 around = f"the function `{shorten(self.function)}` has" if self.function else "the model itself has"
                 what = f"`{shorten(a.name)}` refers to the attribute `{shorten(a.ref_attr_name)}`"
-                raise error("OCC0107", f"{what}, and {around} none of that name", where=where)
+                raise error("OCC0107", f"{what}, and {around} no attribute of that name", where=where)
             given = self.attrs.get(a.ref_attr_name) if a.ref_attr_name else a
             if given is not None:
                 made.attribute.add().CopyFrom(given)

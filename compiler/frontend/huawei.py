@@ -79,7 +79,7 @@ def _codes(r: _Reader, scale: np.ndarray, offset: np.ndarray, **attrs: Any) -> V
         or np.any(offset != np.rint(offset))
         or np.any(np.abs(offset) > 128)
     ):
-        raise r.refuse("has a scale that is not positive, or an offset that is no code")
+        raise r.refuse("has a scale that is not positive, or an offset that is not a code")
     step, zero = r.constant(1 / scale.astype(np.float64)), r.constant(offset, np.int8)
     return r.put("QuantizeLinear", r.op.operands[0], step, zero, **attrs)
 

@@ -41,7 +41,7 @@ def te_kernel(text: str) -> TeKernel:
         what = (
             f"no stage `{missing[0]}`, which is a result"
             if missing
-            else f"a dim `{loose[0]}` that is no extent of a parameter"
+            else f"a dim `{loose[0]}` that is not an extent of a parameter"
         )
         raise error(CODE, f"te `{f.name}` has {what}", where=where)
     return TeKernel(f)

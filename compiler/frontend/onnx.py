@@ -56,7 +56,7 @@ def read_file(path: Path, adapter: Path | None = None) -> tuple[ModelProto, Mapp
         raise error(
             "OCC0109",
             f"the adapter `{shorten(str(adapter))}` cannot be added to `{path}`, which is ONNX",
-            help="give a GGUF file or a folder of safetensors, or merge the adapter before the export",
+            help="pass a GGUF file or a folder of safetensors, or merge the adapter before the export",
         )
     try:
         model = scan(mapped)
@@ -69,7 +69,7 @@ def _read_ort(data: bytes | np.ndarray, where: str, *, views: bool) -> tuple[Mod
     try:
         proto, mapped = read_ort(data, views=views)
     except (OrtFormatError, ValueError) as e:
-        help_ = "take the .onnx file that it was made of"
+        help_ = "use the .onnx file that it was made from"
         raise error("OCC0102", f"the .ort file `{shorten(where)}` cannot be read", notes=[str(e)], help=help_) from None
     return _whole(proto, where), mapped
 
@@ -95,7 +95,7 @@ def _whole(proto: ModelProto, where: str | Path, head: bytes | None = None) -> M
 def _meant(path: Path) -> str:
     """The model in the same folder that a path may have meant, or a hint that URLs are not read."""
     if path.parts[0] in ("http:", "https:", "s3:", "hf:"):
-        return "models are files: download it first"
+        return "the model must be a file: download it first"
     try:
         names = [p.name for p in path.parent.iterdir() if p.suffix in (".onnx", ".ort", ".pt2", ".occ")]
     except OSError:

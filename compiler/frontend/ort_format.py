@@ -116,7 +116,7 @@ class _Source:
 
     def number(self, at: int, code: str) -> int | float:
         if not 0 <= at <= len(self.data) - struct.calcsize("<" + code):
-            raise OrtFormatError("an offset leads out of the file")
+            raise OrtFormatError("an offset is outside of the file")
         return struct.unpack_from("<" + code, self.data, at)[0]
 
     def offset(self, at: int) -> int:
@@ -134,7 +134,7 @@ class _Source:
         """A copy of some bytes."""
         self.copied -= n
         if self.copied < 0:
-            raise OrtFormatError("its parts come to many times its size")
+            raise OrtFormatError("its parts are many times larger than the file")
         return bytes(self.data[at : at + n])
 
     def text(self, at: int) -> str:
@@ -150,7 +150,7 @@ class _Table:
     def __init__(self, source: _Source, at: int, kind: str) -> None:
         source.tables -= 1
         if source.tables < 0:
-            raise OrtFormatError("its parts come to many times its size")
+            raise OrtFormatError("its parts are many times larger than the file")
         self._source, self._at, self._kind = source, at, kind
         self._slots = at - int(source.number(at, "i"))
         self._end = int(source.number(self._slots, "H"))
@@ -214,7 +214,7 @@ class _Table:
 def _graph(g: _Table, made: GraphProto, depth: int, views: dict[int, np.ndarray] | None) -> None:
     """A graph, with its weights as `views` if those are requested."""
     if depth > _DEEPEST:
-        raise OrtFormatError("its graphs lie too deep in each other")
+        raise OrtFormatError("its graphs are nested too deeply")
     for k, tensor in enumerate(g.tables("initializers", "Tensor")):
         _tensor(tensor, made.initializer.add(), views, k)
     for sparse in g.tables("sparse_initializers", "SparseTensor"):
@@ -274,7 +274,7 @@ def _tensor(t: _Table, made: TensorProto, views: dict[int, np.ndarray] | None = 
     made.name, made.data_type = t.text("name"), t.number("data_type", "i")
     made.dims.extend(t.numbers("dims", "q"))
     if t.number("external_data_offset", "q", -1) >= 0:
-        raise OrtFormatError(f"the weight {made.name[:80]!r} lies in another file")
+        raise OrtFormatError(f"the weight {made.name[:80]!r} is in another file")
     if made.data_type == TensorProto.STRING:
         made.string_data.extend(s.encode() for s in t.texts("string_data"))
     elif (found := t.raw("raw_data")) is not None and views is not None and found[1] >= _SMALLEST:
@@ -298,7 +298,7 @@ def _value(name: str, info: _Table | None, made: ValueInfoProto) -> None:
 
 def _type(t: _Table, made: TypeProto, depth: int) -> None:
     if depth > _DEEPEST:
-        raise OrtFormatError("its types lie too deep in each other")
+        raise OrtFormatError("its types are nested too deeply")
     made.denotation = t.text("denotation")
     match t.number("value_type", "B"):
         case 1 if (of := t.table("value", "TensorTypeAndShape")) is not None:

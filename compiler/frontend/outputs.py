@@ -35,7 +35,7 @@ def outputs_of(graph: GraphProto, known: Iterable[str], asked: Sequence[str], si
         else:
             sink.error(
                 "OCC0205",
-                f"--outputs names `{shorten(name)}`, which is no value or node of the main graph",
+                f"--outputs names `{shorten(name)}`, which is not a value or node of the main graph",
                 help=_remedy(name, node, nodes, values),
             )
     return [*declared, *(n for n in dict.fromkeys(found) if n and n not in declared)]

@@ -38,7 +38,7 @@ class Bounds:
         """
         found = _BOUNDS.fullmatch(text)
         if found is None:
-            raise ValueError("bounds are written LEAST..MOST or LEAST..MOST:STEP, such as 32..1280:32")
+            raise ValueError("write bounds as LEAST..MOST or LEAST..MOST:STEP, such as 32..1280:32")
         lo, hi, step = (None if n is None else int(n) for n in found.groups())
         made = cls(lo or 0, hi, 1 if step is None else step)
         if made.step < 1 or (hi is not None and hi // made.step * made.step < made.lo):
@@ -138,7 +138,7 @@ class Signature:
             if label in self.bounds:
                 raise error(
                     "OCC0205",
-                    f"--shape of `{shorten(info.name)}` fixes the dim `{label}`, for which --dim has bounds",
+                    f"--shape of `{shorten(info.name)}` fixes the dim `{label}`, for which --dim sets bounds",
                     help="leave one of them out",
                 )
             if _is_named(d):
@@ -223,15 +223,15 @@ class Signature:
             raise error(
                 "OCC0205",
                 f"--shape of `{shorten(name)}` has {len(asked)} extents, the input has rank {len(shape)}",
-                help=f"extents have commas between them: {','.join(str(d) for d in shape)}",
+                help=f"separate extents by commas: {','.join(str(d) for d in shape)}",
             )
         result = [d if given == -1 else self._asked(name, given) for given, d in zip(asked, shape, strict=True)]
         for given, declared in zip(result, shape, strict=True):
             if isinstance(declared, int) and given != declared:
                 raise error(
                     "OCC0205",
-                    f"--shape of `{shorten(name)}` gives {given} where the model has the constant {declared}",
-                    help=f"its nodes were written for {declared}: give that, or export the model again with this "
+                    f"--shape of `{shorten(name)}` is {given} where the model has the constant {declared}",
+                    help=f"its nodes were written for {declared}: use that, or export the model again with this "
                     "size, or with this axis dynamic (`dynamic_shapes` of torch.onnx.export)",
                 )
         return result

@@ -55,7 +55,7 @@ def parse(
         given = iter(weights or ())
         _fill(m, items, file.read if weights is None else lambda w: _next(given, w))
         if (unknown := next((op.name for op in m.walk() if op.name not in m.registry), None)) is not None:
-            raise KeyError(f"there is no operator `{unknown}`; one of a rule file needs that file, as `--rules FILE`")
+            raise KeyError(f"there is no operator `{unknown}`; if a rule file defines it, add `--rules FILE`")
     except (KeyError, ValueError, OverflowError, TypeError) as e:  # unknown names, or weights unlike their type
         raise error("OCC0601", str(e.args[0] if e.args else e), where=where) from None
     return m

@@ -67,7 +67,7 @@ def program_to_onnx(source: str | os.PathLike[str] | ExportedProgram) -> ModelPr
     except Exception as e:  # torch raises various exceptions
         if type(e).__name__ == "CompileError":
             raise
-        help_ = "`torch.onnx.export(program, dynamo=True, report=True)` writes what torch knows about it"
+        help_ = "`torch.onnx.export(program, dynamo=True, report=True)` writes a report about it"
         text = f"torch cannot write the program as an ONNX model: {shorten(cause_of(e), 400)}"
         raise error("OCC0110", text, where=str(path or ""), help=help_) from e
     if path is not None:

@@ -72,7 +72,7 @@ def _index(node: Node, index: np.ndarray, size: int) -> np.ndarray:
     if index.size and node.attrs.get("negative_index_support", False):
         index = np.where(index < 0, index + size, index)
     if index.size and (index.min() < 0 or index.max() >= size):
-        raise BadGraph(f"{node.name}: an index of {node.type} lies outside of {size}")
+        raise BadGraph(f"{node.name}: an index of {node.type} is outside of {size}")
     return index
 
 

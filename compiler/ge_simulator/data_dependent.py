@@ -22,7 +22,7 @@ def _non_zero(node: Node, x: Arrays) -> np.ndarray:
 def _unique(node: Node, x: Arrays) -> list[np.ndarray]:
     """Distinct elements in ascending order, the index of each element among them, and their counts."""
     if x[0].ndim != 1 or not node.attrs.get("sorted", True):
-        raise BadGraph(f"{node.name}: the order of what {node.type} gives is not known")
+        raise BadGraph(f"{node.name}: the order of the results of {node.type} is not known")
     kind = cpp_type(node.attrs.get("out_idx", 9))
     values, inverse, counts = np.unique(x[0], return_inverse=True, return_counts=True)
     return [values, inverse.reshape(x[0].shape).astype(kind), counts.astype(kind)]

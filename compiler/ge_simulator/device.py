@@ -38,8 +38,8 @@ def simulator(part: DevicePart, files: Mapping[str, bytes], precision: Precision
         return made
     except NoKernel as e:
         remedy = (
-            "for a kernel that is missing, build with another `-C precision_mode_v2` or for another chip; a limit "
-            "that is exceeded is a fault of occ: report it with the model"
+            "if a kernel is missing, build with another `-C precision_mode_v2` or for another chip; if a limit is "
+            "exceeded, this is a fault of occ: report it with the model"
         )
         raise RunError("OCC0502", f"`{part.air}` cannot be simulated: {e}", remedy) from None
     except NotSimulated as e:
@@ -57,7 +57,7 @@ def _check_binding(part: DevicePart, made: Simulator) -> None:
     """
     takes, given = [d.name for d in made.root.data], [t.name for t in part.inputs]
     if takes != given:
-        raise BadGraph(f"the graph takes {', '.join(takes)} in this order, the plan gives {', '.join(given)}")
+        raise BadGraph(f"the graph takes {', '.join(takes)} in this order, the plan passes {', '.join(given)}")
 
 
 def _differs(k: int, value: np.ndarray, target: np.ndarray, plan: str) -> RunError:
@@ -129,7 +129,7 @@ class SimulatedRun:
         Raises:
             RunError: always.
         """
-        raise RunError("OCC0501", "the simulator has no device memory", "give arrays of the host")
+        raise RunError("OCC0501", "the simulator has no device memory", "pass arrays of the host")
 
     def upload(self, source: np.ndarray, target: np.ndarray, stream: int) -> None:
         target[...] = source

@@ -92,7 +92,7 @@ def _scales(node: Node, encoded: np.ndarray) -> np.ndarray:
     """
     if node.input_descs[1].dtype == np.float16:
         if encoded.ndim != 1 or not np.all(np.isfinite(encoded) & (encoded > 0)):
-            raise BadGraph(f"{node.name}: a scale is not positive, or they are no vector")
+            raise BadGraph(f"{node.name}: a scale is not positive, or they are not a vector")
         return encoded.astype(np.float32)
     if encoded.dtype != np.uint64 or encoded.ndim != 1 or np.any(encoded >> np.uint64(32)):
         raise BadGraph(f"{node.name}: deq_scale is {encoded.dtype}{list(encoded.shape)}, not a vector of UINT64 scales")

@@ -75,7 +75,7 @@ class Simulator:
         self.precision = precision or Precision()
         unknown = {n.type for g in self.graphs.values() for n in g.nodes} - set(kernels()) - _STRUCTURE
         if unknown:
-            raise NotSimulated(f"the simulator does not know what {', '.join(sorted(unknown))} computes")
+            raise NotSimulated(f"the simulator does not implement {', '.join(sorted(unknown))}")
         for g in self.graphs.values():
             quantised.take_offsets(g)
         self.computed = self.types()
@@ -154,7 +154,7 @@ class Simulator:
             made = kernels()[node.type](node, operands)
         results = list(made) if isinstance(made, (list, tuple)) else [made]
         if len(results) < len(node.output_descs):
-            raise BadGraph(f"{node.name}: {node.type} gives {len(results)} results")
+            raise BadGraph(f"{node.name}: {node.type} returned {len(results)} results")
         return [self._stored(node, d, r) for d, r in zip(node.output_descs, results, strict=False)]
 
     def _stored(self, node: Node, desc: Tensor, value: Any) -> np.ndarray:
@@ -166,7 +166,7 @@ class Simulator:
 
     def _checked(self, node: Node, desc: Tensor, x: np.ndarray) -> np.ndarray:
         if x.dtype != desc.dtype or not _fits(x.shape, desc.shape):
-            raise BadGraph(f"{node.name}: {node.type} gives {x.dtype}{list(x.shape)}, described as {desc}")
+            raise BadGraph(f"{node.name}: {node.type} returned {x.dtype}{list(x.shape)}, described as {desc}")
         return x
 
     def _control(self, node: Node, given: list[np.ndarray]) -> list[np.ndarray]:

@@ -70,7 +70,7 @@ def _float(text: str, target: DType) -> float:
             return float(text)
         except ValueError:
             pass
-    raise ValueError(f"{shorten(text)!r} is no number, and cannot become {target}")
+    raise ValueError(f"{shorten(text)!r} is not a number, and cannot become {target}")
 
 
 def _integer(text: str, target: DType) -> int:

@@ -110,7 +110,7 @@ class Interpreter:
         f, params = self._te[op]
         try:
             return run_te(f, [_read(v, env) for v in params], dims)
-        except ValueError as e:  # a text that is no number
+        except ValueError as e:  # a text that is not a number
             raise RunError("OCC0504", f"node `{op.loc}`: {e}") from None
 
     def _is_deferred(self, op: Op) -> bool:
@@ -160,7 +160,7 @@ def _check(constraints: Sequence[Constraint], dims: Dims) -> list[Constraint]:
                     "OCC0503", f"a result of node `{c.node}` would have {c.rhs} = {size} elements along an axis"
                 )
             sides = f"{c.lhs} = {evaluate(c.lhs, dims)} and {c.rhs} = {evaluate(c.rhs, dims)}"
-            raise RunError("OCC0503", f"node `{c.node}` needs two sizes to be equal, and they are not: {sides}")
+            raise RunError("OCC0503", f"node `{c.node}` needs two sizes to be equal, but they are not: {sides}")
     return waiting
 
 

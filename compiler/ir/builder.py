@@ -147,7 +147,7 @@ def _fit_body(
             equal_shapes(dims, wanted.dims, f"a value that a step takes, `{value.name}`,")
     steps = [v.type.dims[0] for k in sequences if (v := operands[k]) is not None and isinstance(v.type, TensorType)]
     for n in steps[1:]:
-        equal_dims(n, steps[0], f"sequences of `{name}` have unlike lengths")
+        equal_dims(n, steps[0], f"sequences of `{name}` have different lengths")
 
 
 def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:

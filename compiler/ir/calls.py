@@ -32,16 +32,16 @@ def call_problems(
     given, n_sliced = operands[own:], attrs.get("num_scan_inputs", 0) if routine == "scan" else 0
     states = len(given) - n_sliced - attrs.get("captures", 0)
     if len(f.args) != len(given) + passed:
-        yield f"gives {len(given) + passed} operands to @{f.name}, which takes {len(f.args)}"
+        yield f"passes {len(given) + passed} operands to @{f.name}, which takes {len(f.args)}"
     elif len(f.results) != len(results) + returned:
-        yield f"takes {len(results) + returned} results of @{f.name}, which returns {len(f.results)}"
+        yield f"uses {len(results) + returned} results of @{f.name}, which returns {len(f.results)}"
     elif states < 0 or (routine in ("loop", "scan") and states > len(results)):
-        yield f"has {len(operands)} operands and {len(results)} results, which do not go with its attributes"
+        yield f"has {len(operands)} operands and {len(results)} results, which contradict its attributes"
     elif routine != "map":  # which runs on elements of sequences
         sliced = range(states, states + n_sliced)
         for k, (outer, arg) in enumerate(zip(given, f.args[passed:], strict=True)):
             if not _fits(outer, arg, sliced=k in sliced):
-                yield f"gives {_shown(outer)} to %{arg.name} : {arg.type} of @{f.name}"
+                yield f"passes {_shown(outer)} to %{arg.name} : {arg.type} of @{f.name}"
         stacked = range(states, len(results)) if routine in ("loop", "scan") else range(0)
         for k, (outer, inner) in enumerate(zip(results, f.results[returned:], strict=True)):
             if not _fits(outer, inner, sliced=k in stacked):

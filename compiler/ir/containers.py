@@ -63,7 +63,7 @@ def joined_containers(a: Type | None, b: Type | None) -> Type:
         case x, OptionalType(y) if x is not None:
             return OptionalType(common_elem(x, y))
         case _:
-            raise Invalid(f"the branches give {a} and {b}")
+            raise Invalid(f"the branches return {a} and {b}")
 
 
 def common_elem(a: Type, b: Type) -> Type:

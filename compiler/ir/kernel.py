@@ -80,7 +80,7 @@ class CKernel:
             tensor = p.name in tensors or (p.name in results and not p.const)
             if not (tensor if p.pointer else p.name in values) and _size_of(p, (*tensors, *results)) is None:
                 known = ", ".join(f"`{n}`" for n in (*tensors, *results, *values))
-                what = f"{'pointer' if p.pointer else 'value'} `{p.name}` of `{self.symbol}` stands for nothing"
+                what = f"{'pointer' if p.pointer else 'value'} `{p.name}` of `{self.symbol}` has no meaning"
                 raise Invalid(f"the {what}", code=CODE, note=f"there are {known}; {HINTS}")
         written = {p.name for p in self.parameters if p.pointer}
         for name in results:
@@ -125,7 +125,7 @@ class CKernel:
                     f"`{self.symbol}` takes `{p.name}` as {p.type}, and it is {type_.dtype.name}",
                     code=CODE,
                     note=self.prototype,
-                    help="cast it, or give the operator a `body` for other types",
+                    help="cast it, or add a `body` for other types to the operator",
                 )
             return f"tensor {p.type} {at[p.name]}"
         found = _size_of(p, list(at))
@@ -134,7 +134,7 @@ class CKernel:
             return " ".join(map(str, (what, p.type, at[name], *axis)))
         value = values.get(p.name)
         if not isinstance(value, (bool, int, float)) or (isinstance(value, float) and p.type[0] != "f"):
-            raise Invalid(f"`{p.name}` is {value!r}, which is no {p.type}", code=CODE, note=self.prototype)
+            raise Invalid(f"`{p.name}` is {value!r}, which is not a {p.type}", code=CODE, note=self.prototype)
         return f"value {p.type} {float(value) if p.type[0] == 'f' else int(value)}"
 
 
@@ -188,7 +188,7 @@ def parse_prototype(library: str, text: str) -> CKernel:
     found = re.fullmatch(r"\s*(?:extern\s+)?(int|void)\s+(\w+)\s*\(([^()]*)\)\s*;?\s*", text)
     if found is None:
         raise Invalid(
-            f"the prototype `{text.strip()}` is not understood",
+            f"the prototype `{text.strip()}` is not recognised",
             code=CODE,
             help="such as `int scale(const float *x, int64_t x_size, float factor, float *y)`; it returns int or void",
         )
@@ -201,7 +201,7 @@ def _parameter(text: str) -> Parameter:
     kind = None if found is None else "any" if (found[2], found[4]) == ("void", "*") else _TYPES.get(found[2])
     if found is None or kind is None:
         known = ", ".join(t for t in _TYPES if t != "_Bool")
-        raise Invalid(f"the parameter `{text.strip()}` is not understood", code=CODE, help=f"types: {known}, `void *`")
+        raise Invalid(f"the parameter `{text.strip()}` is not recognised", code=CODE, help=f"types: {known}, `void *`")
     if kind == "f16" and not found[4]:
         raise Invalid(f"the parameter `{text.strip()}` cannot be passed by value", code=CODE)
     return Parameter(found[5], kind, bool(found[4]), bool(found[1] or found[3]))

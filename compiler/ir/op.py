@@ -243,7 +243,7 @@ class Region:
 
     def insert(self, op: Op, before: Op | None = None) -> Op:
         """Insert `op` before another one, or at the end."""
-        assert op.parent is None, "the op already lies in a region"
+        assert op.parent is None, "the op is already in a region"
         prev = self.last if before is None else before.prev
         op.parent, op.prev, op.next = self, prev, before
         if prev is None:

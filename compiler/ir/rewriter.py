@@ -126,7 +126,7 @@ class Rewriter:
                     changes += 1
                     self.hits[rule.__name__] += 1
                     counts[op] += 1
-                    assert counts[op] < _LIMIT, f"the rules on {op.name} do not come to an end"
+                    assert counts[op] < _LIMIT, f"the rules on {op.name} do not terminate"
                     counts.update({t: counts[op] for t in self._touched if t not in counts})
                     work += [t for t in self._touched if t.parent is not None]
                     if op.parent is not None:

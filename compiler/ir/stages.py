@@ -55,7 +55,7 @@ def _canonical(m: Module) -> Iterator[str]:
 def _fused(m: Module) -> Iterator[str]:
     for op in m.walk():
         if op.name == "fuse" and len(op.regions[0].yields) != len(op.results):
-            yield f"{op_text(op)} does not give what its region yields"
+            yield f"{op_text(op)} does not return what its region yields"
 
 
 def _laid_out(m: Module) -> Iterator[str]:
@@ -105,13 +105,13 @@ def _lowered(m: Module) -> Iterator[str]:
 
 
 STAGES: tuple[Stage, ...] = (
-    Stage("imported", "every op is known, in its latest opset form; types may be missing", typed=False),
-    Stage("inferred", "every value has a type; what decides a shape is known, or its op is deferred"),
+    Stage("imported", "every op is known and in its latest opset form; types may be missing", typed=False),
+    Stage("inferred", "every value has a type; operands that determine a shape are known, or the op is deferred"),
     Stage("canonical", "no dead, duplicate or empty ops; constants and affine steps folded", _canonical),
-    Stage("fused", "ops lie in `fuse` regions or stand alone; each is one kernel to be", _fused),
+    Stage("fused", "each op is in a `fuse` region or alone; each of these becomes one kernel", _fused),
     Stage("layout", "every value has a physical layout; weights are packed", _laid_out),
     Stage("scheduled", "ops are calls of te functions, which have schedules", _scheduled),
-    Stage("lowered", "a straight plan: alloc, kernel, view, host, foreign", _lowered),
+    Stage("lowered", "a linear plan: alloc, kernel, view, host, foreign", _lowered),
 )
 BY_NAME = {s.name: s for s in STAGES}
 ORDER = {s.name: k for k, s in enumerate(STAGES)}

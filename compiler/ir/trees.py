@@ -116,7 +116,7 @@ def pack(t: Trees, dtype: np.dtype, targets: int, how: str) -> Packed:
         Invalid: a tree is cyclic, or a leaf contributes to a target that does not exist.
     """
     if t.target.size and not 0 <= t.target.min() <= t.target.max() < targets:
-        raise Invalid(f"a leaf gives to target {t.target.max()} of {targets}", code="OCC0107")
+        raise Invalid(f"a leaf has a value for target {t.target.max()} of {targets}", code="OCC0107")
     nodes = _uniform(t)
     depth = _height(nodes, t.roots)
     roots, columns, width = _grouped(nodes, t, targets)
@@ -216,7 +216,7 @@ def _height(nodes: _Nodes, roots: Array) -> int:
         if (new == height[at]).all():
             return int(height[roots].max(initial=0))
         height[at] = new
-    raise Invalid("a tree goes in circles", code="OCC0107")
+    raise Invalid("a tree has a cycle", code="OCC0107")
 
 
 def _grouped(nodes: _Nodes, t: Trees, targets: int) -> tuple[Array, tuple[int, ...], int]:

@@ -77,9 +77,9 @@ def _captures(op: Op, m: Module) -> Iterator[str]:
     n = op.attrs.get("captures", 0)
     runs = [m.funcs[f] for f in op.attrs.values() if isinstance(f, FuncRef) and f in m.funcs]
     if not isinstance(op.attrs.get("num_scan_inputs", 0), int):
-        yield f"{op_text(op)} does not say how many of its operands it scans"
+        yield f"{op_text(op)} does not define how many of its operands it scans"
     elif not isinstance(n, int) or not 0 <= n <= min([len(op.operands), *(len(f.args) for f in runs)]):
-        yield f"{op_text(op)} has {n} captures, more than it or a function that it runs is given"
+        yield f"{op_text(op)} has {n} captures, more than it has or passes to a function"
     elif op.name in ROUTINES:
         found = (call_problems(ROUTINES[op.name], op.operands, op.results, op.attrs, f) for f in runs)
         yield from (f"{op_text(op)} {text}" for texts in found for text in texts)
@@ -118,11 +118,11 @@ def _shown_inside(op: Op) -> Iterator[str]:
     yield from (f"{op_text(x)} is in a kernel, which computes no `{x.name}`" for x in meant)
     given, shown = op.operands, op.regions[0].args
     if len(given) != len(shown):
-        yield f"{op_text(op)} gives {len(given)} operands to a region of {len(shown)}"
+        yield f"{op_text(op)} passes {len(given)} operands to a region of {len(shown)}"
         return
     for value, arg in zip(given, shown, strict=True):
         if value is not None and not agree(arg.type, value.type):
-            yield f"{op_text(op)} gives %{value.name} : {value.type} to %{arg.name} : {arg.type}"
+            yield f"{op_text(op)} passes %{value.name} : {value.type} to %{arg.name} : {arg.type}"
 
 
 def _types(op: Op) -> Iterator[str]:

@@ -59,7 +59,7 @@ class _Plan:
         if "host" in op.attrs:
             return
         if not isinstance(type_, TensorType) or type_.shape is None:
-            yield "is memory of an unknown size"
+            yield "has an unknown size"
             return
         unknown = [name for d in type_.dims for name in symbols(d) if name not in self.m.symbols]
         if unknown:
@@ -73,7 +73,7 @@ class _Plan:
             if not isinstance(k, int) or not 0 <= k < len(results):
                 yield f"is output {k} of {len(results)}"
         elif any(not is_place(op.attrs.get(key)) for key in ("first", "last")):
-            yield "does not say from which step to which it lives"
+            yield "does not define its first and last step"
         elif "offset" in op.attrs and not is_place(op.attrs["offset"]):
             yield f"lies at {op.attrs['offset']}"
 
@@ -91,7 +91,7 @@ class _Plan:
             return
         self.start[op.result] = self.start.get(source, 0) + start * kind.dtype.itemsize
         if not self._holds(start, 0):
-            yield "starts before what it shows"
+            yield "starts before its storage"
         if not self._fits(op.result, kind):
             yield f"reaches past the end of %{self.root[op.result].name}"
 
@@ -162,7 +162,7 @@ class _Plan:
                 yield f"{op_text(op)} is used from step {min(used)} to step {max(used)}"
         fixed = [op for op in arena if is_place(op.attrs.get("offset"))]
         if fixed and len(fixed) < len(arena):
-            yield f"{op_text(next(op for op in arena if op not in fixed))} has no offset, and others have one"
+            yield f"{op_text(next(op for op in arena if op not in fixed))} has no offset, but others have one"
         for a, b in combinations(fixed, 2):
             if _overlap(a, b):
                 yield f"{op_text(a)} and {op_text(b)} have the same bytes at the same time"

@@ -55,12 +55,12 @@ def conditions(m: Manifest) -> Iterator[Condition]:
         if symbols(c.lhs) | symbols(c.rhs) <= set(bound):
             if (ordered := in_order(c.lhs, c.rhs)) is not None:
                 least, size = (text(e, labels) for e in ordered)
-                what = f"{size} to be at least {least}, and for these inputs it is not"
+                what = f"{size} to be at least {least}, but for these inputs it is not"
                 if ordered[1] == MOST_COUNTED:
-                    what = f"{least} to be at most {size}, to which its kernel counts, and for these inputs it is more"
+                    what = f"{least} to be at most {size}, its kernel's limit, but for these inputs it is more"
             else:
                 sides = f"{text(c.lhs, labels)} and {text(c.rhs, labels)}"
-                what = f"two sizes to be equal, and for these inputs they are not: {sides}"
+                what = f"two sizes to be equal, but for these inputs they are not: {sides}"
             yield Condition("==", c.lhs, c.rhs, -1, -1, f"node `{c.node}` needs {what}")
 
 

@@ -54,5 +54,7 @@ def open_outputs(m: Manifest) -> list[str]:
         if info.kind == "unranked" or decided:
             what = "rank" if info.kind == "unranked" else "extents"
             by = next((s.nodes for s in m.plan.steps if b in s.writes or decided & {row[2] for row in s.binds}), [])
-            found.append(f"a run decides the {what} of the output `{info.name}`, by node `{', '.join(by[:3]) or '?'}`")
+            found.append(
+                f"only a run determines the {what} of the output `{info.name}`, by node `{', '.join(by[:3]) or '?'}`"
+            )
     return found

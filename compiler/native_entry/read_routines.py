@@ -88,7 +88,7 @@ def _read(m: Manifest) -> tuple[list[Routine], list[str]]:
         if inner := set(r.symbols) - shown:
             labels = {d.name: d.label for d in own.dims}
             named = ", ".join(f"`{labels.get(s, s)}`" for s in sorted(inner))
-            return [], [f"no extent of an input shows the size {named}"]
+            return [], [f"no extent of an input determines the size {named}"]
     return list(reader.done.values()), []
 
 
@@ -179,7 +179,7 @@ class _Reader:
             case "host":
                 _check_type(step, buffers[step.reads[0]].dtype)
                 if any(buffers[b].strides for b in used):
-                    raise Unsuitable("has operands or results that do not lie dense")
+                    raise Unsuitable("has operands or results that are not dense")
                 # a size that was already known is not bound: the step checks it
                 for (_, _, name), most in zip(step.binds, HOST[step.name](step, buffers), strict=False):
                     r.bounds[name] = name if most == LARGEST else upper(most, r.bounds)
@@ -200,18 +200,18 @@ class _Reader:
         for b, output in cased.items():
             place = step.writes.index(b)
             if any(is_handle(self._result(i, place)) for i in r.inner[k]):
-                raise Unsuitable("gives results of unknown rank")
+                raise Unsuitable("returns results of unknown rank")
             then, other = ([put(d, i.env) for d in self._result(i, place).shape] for i in r.inner[k])
             if max(len(then), len(other)) > MOST_AXES:
-                raise Unsuitable(f"gives more than {MOST_AXES} axes")
+                raise Unsuitable(f"returns more than {MOST_AXES} axes")
             left, right = step.attrs["when"]
             sizes = (left, right, *then, *other)
             if any(symbols(e) & r.bounds.keys() for e in sizes) or any(self._decided(i, place) for i in r.inner[k]):
-                raise Unsuitable("gives results of sizes that the data decide")
+                raise Unsuitable("returns results of data-dependent sizes")
             ranked = not r.plan.buffers[b].opaque
             step = replace(step, binds=[row for row in step.binds if step.writes[row[0]] != b])
             if ranked and len(then) != len(other):
-                raise Unsuitable("gives results of unlike ranks")
+                raise Unsuitable("returns results of different ranks")
             r.cases[output] = Cases((left, right), then, other, ranked)
         for place, axis, name in step.binds:
             ends = [upper(self._result(i, place).shape[axis], self.done[i.name].bounds) for i in r.inner[k]]
@@ -240,14 +240,14 @@ class _Reader:
 
     def _scan(self, r: Routine, k: int, step: Step) -> None:
         if step.binds:
-            raise Unsuitable("gathers slices of sizes that the data decide")
+            raise Unsuitable("gathers slices of data-dependent sizes")
         a, reads = decode_attrs(step.attrs), [r.plan.buffers[b] for b in step.reads]
         states, rest = reads[: a.n_states], reads[a.n_states :]
         sequences, captures = rest[: a.num_scan_inputs], rest[a.num_scan_inputs :]
         if any(map(is_handle, sequences)):
-            raise Unsuitable("scans what is no plain tensor")
+            raise Unsuitable("scans a value that is not a plain tensor")
         if any((*(a.scan_input_axes or ()), *(a.scan_output_axes or ()))) or not sequences:
-            raise Unsuitable("scans along other axes than the first")  # whose slices are not contiguous
+            raise Unsuitable("scans along an axis other than the first")  # whose slices are not contiguous
         self._iterations(r, k, step, states, [*states, *map(_slice, sequences), *captures], [])
 
     def _loop(self, r: Routine, k: int, step: Step) -> None:
@@ -258,7 +258,7 @@ class _Reader:
                 raise Unsuitable(f"has {b.dtype}{b.shape} where it takes one {dtype}")
         for place, axis, name in step.binds:
             if axis or place < a.n_carried:
-                raise Unsuitable("gives results of extents that the data decide")
+                raise Unsuitable("returns results of data-dependent extents")
             r.bounds[name] = upper(step.attrs["upper_bounds"][0], r.bounds) if "upper_bounds" in step.attrs else name
         given = [b for b in reads[2:] if b is not None]
         going = Buffer("bool", [], -1)
@@ -281,7 +281,7 @@ class _Reader:
         if any(_kind(s) != _kind(w) for s, w in zip(states, writes, strict=False)):
             raise Unsuitable("has states that change their shape")
         if any(map(is_handle, writes[len(states) :])):
-            raise Unsuitable("gathers what are no plain tensors")
+            raise Unsuitable("gathers values that are not plain tensors")
         slices = [_slice(b) for b in writes[len(states) :]]
         r.inner[k] = [self._inner(r, decode_attrs(step.attrs).body, given, [*first, *writes[: len(states)], *slices])]
         sizes = [bytes_of(s) for s in states for _ in range(2)]
@@ -309,14 +309,14 @@ class _Reader:
         fits = fits and all(b.opaque or len(i.shape) == len(b.shape) for i, b in zip(f.inputs, given, strict=True))
         fits = fits and all(b is None or _rank(a) == _rank(b) for a, b in zip(made, writes, strict=True))
         if not fits:
-            raise Unsuitable(f"runs the function `{name}` on other shapes than it takes")
+            raise Unsuitable(f"runs the function `{name}` on shapes that it does not accept")
         shapes = [b.shape for b in given]
         inner = CallSite(name, {s: s for s in self.done[name].symbols} | _bound(f.inputs, shapes))
         decided = {(place, axis) for place in range(len(made)) for axis in self._decided(inner, place)}
         known = set(r.bounds) | {s for shape in shapes for e in shape for s in symbols(e)}
         open_ = {s for b in made for e in b.shape for s in symbols(e)} & self.done[name].open
         if open_ or not decided <= set(found) or known & set(self.done[name].returned_sizes):
-            raise Unsuitable("gives results of sizes that the data decide")
+            raise Unsuitable("returns results of data-dependent sizes")
         return inner
 
     def _place(self, r: Routine) -> None:

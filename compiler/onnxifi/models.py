@@ -29,7 +29,7 @@ def read_model(data: bytes, weights: bytes) -> ModelProto:
     """
     model = _parsed(data)
     if not model.HasField("graph"):
-        raise Refused(Status.INVALID_PROTOBUF, "the message is no ModelProto: it has no graph")
+        raise Refused(Status.INVALID_PROTOBUF, "the message is not a ModelProto: it has no graph")
     for info in (*model.graph.input, *model.graph.output):
         _check_type(info)
     _add(model, list(_parsed(weights).graph.initializer))
@@ -41,20 +41,20 @@ def _parsed(data: bytes) -> ModelProto:
     try:
         return ModelProto.FromString(data)
     except DecodeError as e:
-        raise Refused(Status.INVALID_PROTOBUF, f"the message is no ModelProto: {e}") from None
+        raise Refused(Status.INVALID_PROTOBUF, f"the message is not a ModelProto: {e}") from None
 
 
 def _check_type(info: ValueInfoProto) -> None:
     name = shorten(info.name)
     kind = info.type.WhichOneof("value")
     if kind not in ("tensor_type", None):
-        raise Refused(Status.UNSUPPORTED_DATATYPE, f"`{name}` is no tensor but a {kind.removesuffix('_type')}")
+        raise Refused(Status.UNSUPPORTED_DATATYPE, f"`{name}` is not a tensor but a {kind.removesuffix('_type')}")
     tensor = info.type.tensor_type
     if tensor.elem_type and tensor.elem_type not in _DATATYPES:
         what = TensorProto.DataType.Name(tensor.elem_type) if tensor.elem_type in TensorProto.DataType.values() else "?"
-        raise Refused(Status.UNSUPPORTED_DATATYPE, f"`{name}` is {what}, which descriptors cannot say")
+        raise Refused(Status.UNSUPPORTED_DATATYPE, f"`{name}` is {what}, which descriptors cannot express")
     if any(d.HasField("dim_value") and d.dim_value == 0 for d in tensor.shape.dim):
-        raise Refused(Status.UNSUPPORTED_SHAPE, f"`{name}` has no elements, which descriptors cannot say")
+        raise Refused(Status.UNSUPPORTED_SHAPE, f"`{name}` has no elements, which descriptors cannot express")
 
 
 def _add(model: ModelProto, weights: Sequence[TensorProto]) -> None:
@@ -66,7 +66,7 @@ def _add(model: ModelProto, weights: Sequence[TensorProto]) -> None:
         if w.name in known:
             continue
         if w.name not in inputs:
-            raise Refused(Status.INVALID_NAME, f"the weight `{name}` is no input of the graph")
+            raise Refused(Status.INVALID_NAME, f"the weight `{name}` is not an input of the graph")
         declared = inputs[w.name]
         if declared.elem_type != w.data_type:
             raise Refused(Status.MISMATCHING_DATATYPE, f"the weight `{name}` has another element type in the graph")

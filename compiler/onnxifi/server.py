@@ -112,7 +112,7 @@ class Server:
                 self.devices.close(session)
                 return "", None
             case _:
-                raise Refused(Status.INTERNAL_ERROR, f"unknown request {words[0]!r}: library and compiler do not fit")
+                raise Refused(Status.INTERNAL_ERROR, f"unknown request {words[0]!r}: library and compiler do not match")
 
     def _check(self, file: int, target: str, size: int, number: int) -> None:
         model = _model(file, size)

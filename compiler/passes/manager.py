@@ -131,7 +131,7 @@ class Manager:
             m = self.restore(number)
             return write_reproducer(m, ["opt", *arguments])
         except Exception as e:
-            return f"none: the module cannot be made again ({type(e).__name__}: {e})"
+            return f"none: the module cannot be reconstructed ({type(e).__name__}: {e})"
 
 
 def self_contained_text(m: Module) -> str | None:

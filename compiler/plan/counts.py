@@ -60,7 +60,8 @@ def _is_natural(d: Dim) -> bool:
 def _too_many(m: Module, op: Op, count: Dim) -> Exception:
     return error(
         "OCC0309",
-        f"the kernel would work on a tensor of {count} elements, and those of `{m.target}` count to {MOST_COUNTED}",
+        f"the kernel would work on a tensor of {count} elements, but kernels of `{m.target}` can only count to "
+        f"{MOST_COUNTED}",
         where=f"{shorten(m.name)}: {shorten(str(op.loc))}",
         help="build for `cpu-jit`, whose kernels count with 64 bits, or for smaller inputs",
     )

@@ -140,7 +140,7 @@ class _Planner:
                 "OCC0308",
                 f"the kernel would compute {work:.0e} operations",
                 where=f"{shorten(self.m.name)}: {shorten(str(op.loc))}",
-                help="look at the extents that the node reduces: `occ dump --stage lowered`",
+                help="check the extents that the node reduces: `occ dump --stage lowered`",
             )
         return Step(
             "kernel", self.entry.format(f.name), shown[:cut], shown[cut:], [dim_expr(d) for d in given.values()], tasks,

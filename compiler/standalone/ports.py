@@ -104,8 +104,8 @@ def c_type(info: TensorInfo) -> str:
     return C_TYPES.get(info.dtype, "uint8_t")
 
 
-_IN_MEMORY = """/* The same with the weights in memory, which have to stay as they are until occ_close. At an address that is no multiple of 64
-   they are copied. */
+_IN_MEMORY = """/* Opens the model with weights in memory, which must stay unchanged until occ_close. Weights at an address that is not a
+   multiple of 64 are copied. */
 OCC_API int {name}_open_memory(const void *weights, size_t bytes, occ_model **model);
 """
 
@@ -124,7 +124,7 @@ def header(ports: Ports, *, link: str, weights: str, producer: str) -> str:
     inputs = [f"    const {c_type(p.info)} *{p.field}; /* {_said(p, ports)} */" for p in ports.inputs]
     outputs = [f"    {c_type(p.info)} *{p.field}; /* {_said(p, ports)} */" for p in ports.outputs]
     fields = [*sizes, *inputs, *outputs] or ["    char unused;"]
-    where = f"`weights` is the path of {weights}, which is mapped" if weights else "`weights` is not looked at"
+    where = f"`weights` is the path of {weights}, which is mapped" if weights else "`weights` is ignored"
     how = _linking(n, link)
     return f"""/* {n}: a model compiled by {_plain(producer)}. {how} All functions of occ.h take the model that {n}_open opens. */
 #ifndef OCC_MODEL_{n}

@@ -117,7 +117,7 @@ def check_one_machine(artifact: Artifact) -> None:
         CompileError: OCC0603.
     """
     if artifact.variants:
-        message = "what a program links with is for one machine"
+        message = "a program is linked for one machine"
         raise error("OCC0603", message, help="leave `--also` out, and build once for each machine")
 
 
@@ -127,7 +127,7 @@ def _check(artifact: Artifact, embed: bool) -> None:
         help_ = "build an artifact and run it with `occ run` or `occ.load`"
         raise error("OCC0306", f"this model cannot be linked into a program: {why}", help=help_)
     if loose := open_outputs(artifact.manifest):
-        help_ = "fix sizes that decide it with --dim or --shape, or run the artifact with libocc (docs/c.md)"
+        help_ = "fix the sizes that determine it with --dim or --shape, or run the artifact with libocc (docs/c.md)"
         raise error("OCC0306", f"this model cannot be linked into a program: {loose[0]}", help=help_)
     if embed and (total := sum(w.nbytes for w in artifact.manifest.weights)) > _LINKED_BYTES:
         message = f"{total} bytes of weights are too many to link into a program"
@@ -186,8 +186,8 @@ def _hide(name: str, work: Path, arch: Arch | None) -> None:
     tools = ["objcopy"] if arch == arch_of() or arch is None else [f"{arch.gnu}-objcopy"]
     tool = next(filter(None, map(shutil.which, (*tools, "llvm-objcopy"))), None)
     if tool is None:
-        message = f"`{tools[0]}` was not found, which hides the kernels of a model"
-        raise error("OCC0401", message, help="`apt install binutils`, or that of the other machine")
+        message = f"`{tools[0]}` was not found; it makes the kernels of a model local"
+        raise error("OCC0401", message, help="`apt install binutils`, or the package for the other machine")
     run_all([[tool, "--wildcard", *wild, *renamed, "whole.o", f"{name}.o"]], work)
 
 

@@ -13,7 +13,7 @@ from occ.compiler.targets.option import Options, option
 
 @dataclass(frozen=True)
 class _DeferredOptions(Options):
-    deferred: Literal["on", "off"] = option("on", "`off` refuses nodes that would have to be compiled at run time")
+    deferred: Literal["on", "off"] = option("on", "`off` rejects nodes that would be compiled at run time")
 
 
 @dataclass(frozen=True)
@@ -26,8 +26,8 @@ class InterpOptions(Options):
     )
     resize: Literal["meant", "exact"] = option(
         "meant",
-        "scales of Resize: the number that a file means, 1.3, with the extents of PyTorch, or `exact`ly the f32, "
-        "1.29999995, as ONNX's definition has it",
+        "scales of Resize: the intended decimal number, 1.3, with PyTorch's extents, or `exact`ly the f32 "
+        "number, 1.29999995, as ONNX defines it",
     )
 
 
@@ -37,13 +37,13 @@ class JitOptions(InterpOptions, _DeferredOptions):
 
     caches: Literal["as-is", "growing"] = option(
         "as-is",
-        "`growing` puts the axis along which the cache of a decoder grows first, so that a step that is given the "
-        "room of past and present as one array copies nothing",
+        "`growing` makes the axis along which a decoder's cache grows the first, so that a step that gets past "
+        "and present in one array copies nothing",
     )
     cache: Literal["as-is", "int8"] = option(
         "as-is",
-        "`int8` has growing caches of 8-bit codes, with a scale for each head of each token: about a quarter of "
-        "the memory; docs/language-models.md has what it costs in accuracy",
+        "`int8` makes growing caches of 8-bit codes, with a scale for each head of each token: about a quarter "
+        "of the memory; docs/language-models.md lists the loss of accuracy",
     )
 
 
@@ -59,8 +59,8 @@ class NativeOptions(JitOptions):
     level: Literal["1", "2", "3"] = option(
         "3",
         "as `-O` of the command line: `3` makes kernels for the sizes of the model; on `cpu`, `2` makes them for any "
-        "sizes that their schedules allow, so that layers, models and builds of one structure share them, and `1` "
-        "also leaves out methods and second schedules that take long to compile",
+        "sizes that their schedules allow, so that layers, models and builds with the same structure share them; "
+        "`1` also omits methods and schedule variants that take long to compile",
         key="optimize",
     )
 

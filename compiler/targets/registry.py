@@ -28,7 +28,7 @@ OWN = {
 _ABSENT: dict[str, str] = {
     **dict.fromkeys(
         ("ascend910_95", "ascend950"),
-        "occ has no target for this generation, whose kernels are others than those of the 910B",
+        "occ has no target for this generation, whose kernels differ from the 910B's",
     ),
     "ascend910c": "the chip of Atlas A3 is `ascend910_93`",
     **dict.fromkeys(
@@ -45,7 +45,7 @@ def get_target(name: str) -> Target:
         CompileError: OCC0303 there is none; OCC0610 a package has it, and it cannot be used.
     """
     if not isinstance(name, str):
-        raise error("OCC0303", f"a target is named by a text, not by {type(name).__name__}", help="such as `cpu`")
+        raise error("OCC0303", f"the name of a target is a text, not {type(name).__name__}", help="such as `cpu`")
     point = OWN.get(name) or installed(GROUP).get(name)
     if point is None:
         known = [*OWN, *installed(GROUP)]

@@ -84,7 +84,7 @@ def calibrate(compilation: Compilation, samples: Sequence[Mapping[str, Any]]) ->
         remedy = "`-t ascend310p` and the other Ascend targets have precision modes"
         raise error("OCC0603", f"calibration is not for target `{compilation.target.name}`", help=remedy)
     if not samples:
-        raise error("OCC0603", "calibration needs at least one sample", help="give the inputs of a typical run")
+        raise error("OCC0603", "calibration needs at least one sample", help="pass the inputs of a typical run")
     artifact, device = compilation.artifact(), Calibrator()
     with open_artifact(
         artifact, 1, run_deferred=deferred_compiler([compilation.extensions.registry]), device=device

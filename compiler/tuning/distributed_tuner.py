@@ -96,7 +96,10 @@ class Farm(Tuner):
         kinds = len(self.workers.of_machines())
         lines = [super().table(), f"measured by {len(self.workers.facts)} workers of {kinds} kinds of machines"]
         if machine_identity() not in self.workers.of_machines():
-            lines.append("no worker is a machine as this one: what they found is kept for builds on theirs")
+            lines.append(
+                "no worker has the same kind of machine as this one: their results are kept for builds on those "
+                "machines"
+            )
         elif self.elsewhere:
             lines.append(f"{self.elsewhere} results are kept for builds on other kinds")
         return "\n".join(lines)

@@ -16,12 +16,12 @@ from occ.analysis.rows import Row
 
 Outputs = Mapping[str, Any]
 OURS = (
-    "the interpreter, which computes each operator as ONNX defines it, does not give what occ gives either: "
-    "`occ bisect` finds the pass that makes them differ"
+    "the interpreter, which computes each operator as ONNX defines it, also differs from occ: `occ bisect` "
+    "finds the pass that causes it"
 )
 THEIRS = (
-    "the interpreter, which computes each operator as ONNX defines it, gives what occ gives: onnxruntime differs "
-    "from both; `--against reference` compares with ONNX's own evaluator"
+    "the interpreter, which computes each operator as ONNX defines it, agrees with occ: onnxruntime differs from "
+    "both; `--against reference` compares with ONNX's own evaluator"
 )
 
 

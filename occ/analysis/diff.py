@@ -195,13 +195,13 @@ def compared(
 def _check(artifact: bool, against: str, given: Given, node: str | None) -> None:
     """Reject invalid comparisons."""
     if artifact and given.onnx is None and not is_artifact(against):
-        raise CannotCompare("an artifact is compared with the model that it was built from; give that, as `onnx`")
+        raise CannotCompare("an artifact is compared with the model that it was built from; pass that as `onnx`")
     if artifact and node is not None:
-        raise CannotCompare("an artifact has no nodes to compare: give the model")
+        raise CannotCompare("an artifact has no nodes to compare: pass the model")
     try:
         re.compile(node or "")
     except re.error as e:
-        raise CannotCompare(f"`{node}` is no regular expression: {e}") from None
+        raise CannotCompare(f"`{node}` is not a regular expression: {e}") from None
 
 
 def _node_rows(
@@ -209,7 +209,7 @@ def _node_rows(
 ) -> list[Row]:
     """Rows of the nodes' results; the model is compiled again with all of them as outputs."""
     if is_text(model):
-        raise CannotCompare("nodes are those of an ONNX model: give the .onnx file")
+        raise CannotCompare("only an ONNX model has nodes: pass the .onnx file")
     whole, folder = loaded(model)  # pyright: ignore[reportArgumentType] - texts are handled above
     have = {v.name for v in whole.graph.output}
     wanted = {
@@ -249,7 +249,7 @@ def _row_of_others(name: str, ours: Any, theirs: Any, allowed: Allowed) -> Row:
     """The row for sequences, maps, and empty optionals."""
     if not isinstance(ours, list) or not isinstance(theirs, list) or len(ours) != len(theirs):
         same = type(ours) is type(theirs) and not isinstance(ours, list) and bool(ours == theirs)
-        return Row(name, (), same, reason="" if same else "they are no arrays, and not equal")
+        return Row(name, (), same, reason="" if same else "they are not arrays, and not equal")
     parts = [_row(f"{name}[{k}]", a, b, allowed) for k, (a, b) in enumerate(zip(ours, theirs, strict=True))]
     wrong = next((f"element {p.output} differs: {p.reason or p.difference}" for p in parts if not p.ok), "")
     return Row(name, (len(parts),), not wrong, "", max((p.difference or 0.0 for p in parts), default=0.0), reason=wrong)

@@ -108,7 +108,7 @@ def _own(compilation: Compilation, own: Text, stage: str, form: str, out: Path |
         return _written(shown, out, f".{form}")
     texts = [p.content for p in shown if isinstance(p.content, str)]
     if len(texts) < len(shown):
-        raise error("OCC0603", f"the format `{form}` writes files", help="say where, with -o")
+        raise error("OCC0603", f"the format `{form}` writes files", help="set the folder with -o")
     return "\n".join(texts)
 
 

@@ -47,7 +47,7 @@ def extract(
             f"from {', '.join(f'`{n}`' for n in start) or 'the inputs'} to "
             f"{', '.join(f'`{n}`' for n in end) or 'the outputs'}"
         )
-        raise error("OCC0205", f"no node leads {ends}", help="--from is what comes first in the model")
+        raise error("OCC0205", f"no node is on a path {ends}", help="--from names the first values of the part")
     weights = [t for t in graph.initializer if t.name in wanted and t.name not in inputs]
     held = {t.name for t in weights}
     given = [v.name for v in graph.input if v.name in wanted and v.name not in inputs and v.name not in held]

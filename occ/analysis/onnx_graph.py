@@ -85,7 +85,7 @@ def with_data(model: ModelProto, folder: Path) -> ModelProto:
         onnx.load_external_data_for_model(model, str(folder))
     except (OSError, ValueError, onnx.checker.ValidationError) as e:
         reason = (str(e).strip().splitlines() or [type(e).__name__])[0]
-        help_ = "the data file belongs next to the model, under the name that the model gives"
+        help_ = "put the data file next to the model, under the name that the model uses"
         raise error(
             "OCC0106", f"the external data of the model cannot be read: {shorten(reason, 200)}", help=help_
         ) from None

@@ -89,7 +89,7 @@ def _interpreted(model: Any, names: list[str], given: Arrays, settings: Settings
     m = load_module(model, registry=registry) if is_text(model) else None
     if m is not None and ORDER[m.stage] > ORDER["canonical"]:
         if m.stage == "lowered":
-            raise CannotCompare("text of the stage `lowered` is a plan, which nothing but its target runs")
+            raise CannotCompare("text of the stage `lowered` is a plan, which only its target can run")
         try:
             return dict(zip(names, results(m, [given[a.name] for a in m.main.args]), strict=True))
         except NotInterpretable as e:

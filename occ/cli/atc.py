@@ -38,7 +38,7 @@ def _emit(given: list[str]) -> list[str]:
         find_toolkit()
     except CompileError:
         say(
-            "no atc in PATH or under ASCEND_HOME_PATH: an artifact for `occ run --simulate` is made; `--emit om` "
+            "no atc in PATH or under ASCEND_HOME_PATH: the artifact is for `occ run --simulate`; `--emit om` "
             "needs the toolkit"
         )
         return []

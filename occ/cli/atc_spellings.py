@@ -137,8 +137,8 @@ def _check_order(args: Sequence[str]) -> None:
     declared = [n for n in _inputs(_path(args)) if n in open_ones]
     if declared and declared != [n for n in open_ones if n in declared]:
         raise click.UsageError(
-            f"--dynamic_dims of atc counts in the order of --input_shape, {', '.join(open_ones)}; the model has "
-            f"{', '.join(declared)}: give the inputs in the order of the model, or sizes by name, -C "
+            f"--dynamic_dims of atc follows the order of --input_shape, {', '.join(open_ones)}; the model has "
+            f"{', '.join(declared)}: list the inputs in the order of the model, or set sizes by name, -C "
             "dynamic_dims=NAME=1,OTHER=128;NAME=8,OTHER=128"
         )
 
@@ -224,8 +224,8 @@ def _ranges(
         if isinstance(dim, int):
             if "~" in extent:
                 raise click.UsageError(
-                    f"--input_shape of atc has the range {extent} for axis {k} of {name!r}, which the model has as "
-                    f"the constant {dim}: give {dim}, or export the model with this axis dynamic"
+                    f"--input_shape of atc has the range {extent} for axis {k} of {name!r}, which is the constant "
+                    f"{dim} in the model: use {dim}, or export the model with this axis dynamic"
                 )
             continue
         if not (least.lstrip("-").isdigit() and most.lstrip("-").isdigit()) and extent != "-1":
@@ -234,11 +234,11 @@ def _ranges(
             )
         text = "?" if extent == "-1" or most == "-1" else f"{least}..{most}"
         if least == most:
-            raise click.UsageError(f"--input_shape of atc has the range {extent}, which is one size: give {least}")
+            raise click.UsageError(f"--input_shape of atc has the range {extent}, which is one size: use {least}")
         if {**known, **made}.get(dim, text) != text:
             raise click.UsageError(
-                f"--input_shape of atc gives the dim `{dim}` two ranges: the model has it in several places, give it "
-                "one"
+                f"--input_shape of atc sets two ranges for the dim `{dim}`: the model uses it in several places, so "
+                "set one"
             )
         made[dim] = text
     return made

@@ -62,9 +62,7 @@ class _Lengths(click.ParamType):
     def convert(self, value: str, param: click.Parameter | None, ctx: click.Context | None) -> tuple[int, int]:
         parts = [p.strip() for p in value.split(",")]
         if len(parts) != 2 or not all(p.isdigit() and int(p) for p in parts):
-            self.fail(
-                f"takes two counts of tokens, of the prompt and to write, such as 128,64, not {value!r}", param, ctx
-            )
+            self.fail(f"takes two numbers of tokens, prompt and generated, such as 128,64, not {value!r}", param, ctx)
         return int(parts[0]), int(parts[1])
 
 
@@ -75,20 +73,18 @@ class _Lengths(click.ParamType):
     "--against",
     metavar="NAME,NAME",
     help="Runtimes to compare with: onnxruntime, openvino; with --generate also onnxruntime-genai "
-    "and llama.cpp, and those that are installed by default.",
+    "and llama.cpp. The default is all installed ones.",
 )
 @click.option(
     "--generate", type=_Lengths(), help="Time a language model: a prompt of P tokens, then N tokens one by one."
 )
 @click.option(
-    "--sampled", is_flag=True, help="With --generate: sample tokens (temperature 0.8, top_p 0.95) while time is taken."
+    "--sampled", is_flag=True, help="With --generate: sample tokens (temperature 0.8, top_p 0.95) in the timed runs."
 )
 @click.option(
-    "--onnx", "reference", default="", help="The model that an artifact was built from, for the others to run."
+    "--onnx", "reference", default="", help="The model that an artifact was built from, for the other runtimes."
 )
-@click.option(
-    "--per-op", is_flag=True, help="Compare kernels with onnxruntime's own profile, by the nodes of the model."
-)
+@click.option("--per-op", is_flag=True, help="Compare kernels with onnxruntime's profile, node by node.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; seeded random ones by default.")
 @click.option(
     "--rounds",
@@ -116,7 +112,7 @@ def command(ctx: click.Context, model: str, target: str, as_json: bool, flags: o
         _bench_texts(ctx, flags)
         return
     if how.sampled:
-        raise click.UsageError("--sampled goes with --generate")
+        raise click.UsageError("--sampled needs --generate")
     peers = _peers(how.against or "", PEERS)
     reference = how.reference
     if options.is_artifact(model):
@@ -177,7 +173,7 @@ def _bench_texts(ctx: click.Context, flags: options.Flags) -> None:
     for p in ctx.command.params:
         if p.name and p.name not in _FOR_TEXTS and ctx.get_parameter_source(p.name) is ParameterSource.COMMANDLINE:
             raise click.UsageError(
-                f"{p.opts[-1]} does not go with --generate: a language model is compiled as it is served"
+                f"{p.opts[-1]} cannot be combined with --generate: a language model is compiled as for serving"
             )
     if given["target"] not in ("cpu", "cpu-jit"):
         raise click.UsageError(f"--generate runs on cpu and cpu-jit, not {given['target']!r}")

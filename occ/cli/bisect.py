@@ -29,7 +29,7 @@ class _Judging:
 @click.command("bisect")
 @options.model
 @options.target
-@options.against("What is right; `interp` is the model before all passes but inference, as for .occ texts.")
+@options.against("The reference; `interp` runs the model after inference only, as for .occ texts.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; small seeded random ones by default.")
 @click.option("--tolerance", type=Share(), default=1e-3, show_default=True, help="As a share of the largest value.")
 @options.compile_options
@@ -54,7 +54,7 @@ def command(ctx: click.Context, model: str, target: str, as_json: bool, flags: o
     bisection = Bisection(source, settings, inputs, expected, how.tolerance)
     found = bisection.search(lambda text: None if as_json else say(text))
     if found is None:
-        click.echo(json_line({"found": False}) if as_json else "results are right after every pass")
+        click.echo(json_line({"found": False}) if as_json else "results are correct after every pass")
         return
     click.echo(json_line(_facts(found)) if as_json else _text(found))
     ctx.exit(5)
@@ -74,7 +74,9 @@ def _inputs(source: Any, settings: Settings, npz: str | None) -> tuple[list[Any]
         return [arrays[n] for n in names], names, m.main.result_names
     found = inputs_of(m, settings.overrides.dims)
     if found is None:
-        raise click.UsageError("no small inputs were found on which the model runs: give some with --inputs, or --dim")
+        raise click.UsageError(
+            "no small inputs were found on which the model runs: pass some with --inputs, or set sizes with --dim"
+        )
     return found, names, m.main.result_names
 
 

@@ -43,7 +43,7 @@ def bounded(timeout: float | None, memory: float | None) -> Generator[None]:
 def _late(seconds: float) -> Exception:
     from occ.compiler.diagnostics import error
 
-    return error("OCC0606", f"the build takes longer than {seconds:g} seconds", help="give more with --timeout")
+    return error("OCC0606", f"the build takes longer than {seconds:g} seconds", help="raise --timeout")
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def _children(process: int) -> list[int]:
 def _memory_bounded(limit: int) -> Generator[None]:
     from occ.compiler.diagnostics import error
 
-    more = "give more with --memory-limit"
+    more = "raise --memory-limit"
     before = resource.getrlimit(resource.RLIMIT_DATA)
     if limit < _used():
         raise error("OCC0607", f"{limit} bytes are less than occ itself takes", help=more)

@@ -38,9 +38,7 @@ class _Tuning:
     def check(self) -> None:
         """Reject workers without anything to measure."""
         if self.workers is not None and self.tune is None:
-            raise click.UsageError(
-                "--workers measure what --tune asks for: give both, or compile by `occ warm --workers`"
-            )
+            raise click.UsageError("--workers needs --tune; to compile on workers, use `occ warm --workers`")
 
     def tuner(self, settings: Settings) -> Tuner | None:
         """The tuner of `--tune`, on this machine or on workers."""
@@ -101,31 +99,30 @@ class _Build:
     type=click.Choice(["file", "embed"]),
     default="file",
     show_default=True,
-    help="Where --emit static, shared and object put the weights, and ort the artifacts: in files of their own, or "
-    "inside.",
+    help="Where --emit static, shared and object put the weights, and ort the artifacts: in separate files, or inside.",
 )
 @click.option(
     "--tune",
     type=Number(0),
     metavar="SECONDS",
-    help="Measure other schedules of the kernels for about that long, and take those that win. 0 takes what earlier "
-    "builds found.",
+    help="Tune: measure other schedules of the kernels for about that long, and use the fastest. 0 uses the results "
+    "of earlier builds.",
 )
-@options.workers("Let the workers of a scheduler of dask.distributed measure, each kind of machine for itself.")
+@options.workers("Tune on the workers of a dask.distributed scheduler, separately for each kind of machine.")
 @click.option(
     "--calibrate",
     "samples",
     multiple=True,
     metavar="FILE.npz",
-    help="Ascend: inputs of a typical run; what overflows or deviates on them stays FLOAT. Repeat for more.",
+    help="Ascend: inputs of a typical run; nodes that overflow or deviate on them stay FLOAT. Repeat for more.",
 )
-@click.option("--timeout", type=Seconds(), metavar="SECONDS", help="Give up after that long.")
+@click.option("--timeout", type=Seconds(), metavar="SECONDS", help="Stop after that long.")
 @click.option(
     "--memory-limit",
     type=Bytes(),
     metavar="BYTES",
-    help="Give up where this process, or a compiler that it starts, fills more memory, such as 4GB. Mapped weights "
-    "do not count.",
+    help="Stop if this process, or a compiler that it starts, uses more memory, such as 4GB. Mapped weights do not "
+    "count.",
 )
 @options.outputs
 @options.compile_options

@@ -24,11 +24,11 @@ def emit_ort(model: str, target: str, how: Output, flags: options.Flags, *, as_j
     if how.outputs:
         raise click.UsageError("--emit ort keeps the signature of the model: leave --outputs out")
     if not model.endswith(".onnx"):
-        raise click.UsageError("--emit ort takes an .onnx file: what occ has no code for stays as it is there")
+        raise click.UsageError("--emit ort takes an .onnx file: nodes that occ does not compile stay unchanged")
     if how.out is not None and how.out.suffix == ".occ":
         raise click.UsageError(f"--emit ort writes an ONNX model: -o {how.out.with_suffix('.onnx')}")
     if bounds_of(flags.dims) or len(sizes_in_turn(flags.shapes, flags.dims)) > 1:
-        raise click.UsageError("--emit ort takes one size for each input and dim, and no bounds")
+        raise click.UsageError("--emit ort takes one size for each input and dim, not bounds")
     shapes, given = shapes_of(flags.shapes), flags.target_options
     place = check_out(how.path(model, flags), [model])
     made = emit(model, place, target, embed=how.weights == "embed", dims=flags.sizes, shapes=shapes, options=given)

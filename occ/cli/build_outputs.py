@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 # What --emit can write: the default path's suffix, and a description.
 EMITS = {
     "artifact": (".occ", "the artifact"),
-    "static": (".a", "a static library with all that a C program needs to run the model, NAME.h, and the weights"),
-    "shared": (".so", "the same as a shared library; for WebAssembly, a module NAME.wasm and occ.js, which runs it"),
-    "object": ("-objects", "the same as an object file; of another machine, the kernels alone"),
+    "static": (".a", "a static library that a C program needs to run the model, NAME.h, and the weights"),
+    "shared": (".so", "a shared library instead; for WebAssembly, a module NAME.wasm and occ.js, which runs it"),
+    "object": ("-objects", "an object file instead; for another machine, only the kernels"),
     "generator": (
         "-src",
-        "a folder of Halide generators and all else that make and CMake rebuild the model from, without occ",
+        "a folder of Halide generators that make or CMake build the model from, without occ",
     ),
-    "air": (".air", "the GE graph of an Ascend target; a folder where there are several parts"),
+    "air": (".air", "the GE graph of an Ascend target; a folder if there are several parts"),
     "ort": (".onnx", "an ONNX model for onnxruntime with the execution provider of `occ config --ep`"),
-    "om": (".om", "the same, compiled by the CANN toolkit; with -o NAME.occ, an artifact that has it inside"),
+    "om": (".om", "the graph compiled by the CANN toolkit; with -o NAME.occ, an artifact that contains it"),
 }
 
 EMITS_HELP = "; ".join(f"{name}: {what}" for name, (_, what) in EMITS.items()) + "."
@@ -85,7 +85,7 @@ def _check_end(out: Path) -> None:
     others = [emit for emit, (end, _) in EMITS.items() if end == out.suffix and end in (".a", ".so", ".air", ".om")]
     if others:
         raise click.UsageError(
-            f"`{out.name}` is no name of an artifact: add --emit {others[0]}, or write `{out.stem}.occ`"
+            f"`{out.name}` is not a name of an artifact: add --emit {others[0]}, or write `{out.stem}.occ`"
         )
 
 
@@ -153,7 +153,7 @@ def _write(compilation: Compilation, artifact: Artifact, out: Path, stem: str, h
             if emit == "generator"
             else "`-t cpu` and `-t cpu-jit`"
         )
-        raise click.UsageError(f"target {compilation.target.name} has nothing for --emit {emit}, but {have} would have")
+        raise click.UsageError(f"target {compilation.target.name} does not support --emit {emit}; {have} would")
     return out
 
 

@@ -50,7 +50,7 @@ def print_summary(f: dict[str, Any]) -> None:
         say(f"plan     {count(f['steps'], 'step')}, {kernels}")
     if lacks := f.get("entry_lacks"):
         more = f", and {len(lacks) - 1} more, which `occ inspect` lists" if len(lacks) > 1 else ""
-        say(fitted("entry    ", f"native, but not without Python: {lacks[0]}{more}"))
+        say(fitted("entry    ", f"native, but needs Python: {lacks[0]}{more}"))
     for line in f.get("special", ()):
         say(fitted("special  ", line))
     say(f"weights  {in_bytes(f['weights'])}")

@@ -21,20 +21,20 @@ class _Words(click.Command):
 
 
 @click.command("cache", cls=_Words)
-@click.option("--clear", is_flag=True, help="Remove everything in it.")
+@click.option("--clear", is_flag=True, help="Remove all entries.")
 @click.option(
     "--export",
     "to",
     type=click.Path(dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Write its kernels and tools to a file, for other machines of this kind.",
+    help="Export its kernels and tools to a file, for other machines of this kind.",
 )
 @click.option(
     "--import",
     "of",
     type=click.Path(exists=True, dir_okay=False, path_type=Path),
     metavar="FILE",
-    help="Take in what another cache has exported; each entry is checked.",
+    help="Import entries that another cache has exported; each is checked.",
 )
 @options.as_json
 def command(clear: bool, to: Path | None, of: Path | None, as_json: bool) -> None:
@@ -46,7 +46,7 @@ def command(clear: bool, to: Path | None, of: Path | None, as_json: bool) -> Non
     from occ.compiler.cache.cache import Cache
 
     if sum((clear, to is not None, of is not None)) > 1:
-        raise click.UsageError("give one of --clear, --export and --import")
+        raise click.UsageError("use one of --clear, --export and --import")
     cache = Cache()
     facts: dict[str, object] = {}
     if clear:

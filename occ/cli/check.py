@@ -29,7 +29,7 @@ def command(model: str, target: str, as_json: bool, flags: options.Flags) -> Non
     slow = sum(w.code == _AI_CPU for w in warnings)
     left = len(warnings) - slow
     say(
-        f"{target} takes all of {model}"
+        f"{target} supports all of {model}"
         + (f" but {count(left, 'node')}, which the CPU runs" if left else "")
         + (f"; {count(slow, 'kind')} of nodes on its AI CPU" if slow else "")
     )

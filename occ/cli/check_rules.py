@@ -18,9 +18,13 @@ if TYPE_CHECKING:
 @click.command("check-rules")
 @click.argument("files", nargs=-1, metavar="FILE...")
 @click.option("--builtin", is_flag=True, help="Check the compiler's own rewrites too.")
-@click.option("--instances", type=Whole(1), default=40, show_default=True, help="To check each rule on.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of the random operands.")
-@click.option("--out", type=options.OutPath(), default=Path(), help="Folder for counterexamples; this one by default.")
+@click.option(
+    "--instances", type=Whole(1), default=40, show_default=True, help="Number of random operands to check each rule on."
+)
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random operands.")
+@click.option(
+    "--out", type=options.OutPath(), default=Path(), help="Folder for counterexamples; the current one by default."
+)
 @options.as_json
 @click.pass_context
 def command(
@@ -91,11 +95,11 @@ def _line(report: Report, where: Path | None) -> str:
         help_ = f"occ check-rules {where}"
         lines = [f"WRONG     {rule}: {report.difference.text}"]
         if not report.difference.module.main.results[0].tensor.dtype.is_float and report.rule.kind == "rewrite":
-            lines.append("          if it is for floats alone, say so:")
+            lines.append("          if it is only for floats, restrict it:")
             lines.append(f"          @{report.rule.name}.when")
             lines.append("          def _(m): return m.NAME.tensor.dtype.is_float    # NAME: a parameter")
         return "\n".join([*lines, f"          counterexample: {help_}  # error OCC0613"])
     if not report.ok:
-        return f"UNCHECKED {rule}: {report.reason}\n          give it operands with @{report.rule.name}.sample"
+        return f"UNCHECKED {rule}: {report.reason}\n          provide operands with @{report.rule.name}.sample"
     listed = ", ".join(f"{t} {n}" for t, n in sorted(report.instances.items()))
     return f"ok        {rule}: {sum(report.instances.values())} instances ({listed})"

@@ -37,17 +37,17 @@ class _Wanted:
 @click.command("config")
 @click.option("--cflags", is_flag=True, help="Flags for compiling a program that includes occ.h.")
 @click.option("--libs", is_flag=True, help="Flags for linking it with libocc.a.")
-@click.option(
-    "--shared", is_flag=True, help="With --libs: flags for linking with libocc.so, which has to stay where it is."
-)
+@click.option("--shared", is_flag=True, help="With --libs: flags for linking with libocc.so, which must not be moved.")
 @click.option("--cmake", is_flag=True, help="The folder for CMAKE_PREFIX_PATH; then `find_package(occ)`.")
 @click.option("--pkg-config", "pkg_config", is_flag=True, help="The folder for PKG_CONFIG_PATH; then `pkg-config occ`.")
-@click.option("--prefix", is_flag=True, help="The folder with all of it, which can be copied elsewhere.")
+@click.option("--prefix", is_flag=True, help="The folder with all files, which can be copied elsewhere.")
 @click.option("--ep", is_flag=True, help="The path of the execution provider for onnxruntime; docs/onnxruntime.md.")
 @click.option(
-    "--ep-ascend", is_flag=True, help="The path of that for Ascend devices, which needs no compiler of models there."
+    "--ep-ascend",
+    is_flag=True,
+    help="The path of the execution provider for Ascend devices, which needs no model compiler there.",
 )
-@click.option("--onnxifi", is_flag=True, help="The path of libonnxifi-occ.so; onnxifi.h lies next to it.")
+@click.option("--onnxifi", is_flag=True, help="The path of libonnxifi-occ.so; onnxifi.h is next to it.")
 @options.as_record(_Wanted, "wanted")
 def command(shared: bool, wanted: _Wanted) -> None:
     """Print where libocc is, the library that runs artifacts without Python. It is built first if need be."""
@@ -57,7 +57,7 @@ def command(shared: bool, wanted: _Wanted) -> None:
 
     if not wanted.any:
         *names, last = [f"--{f.name.replace('_', '-')}" for f in fields(wanted)]
-        raise click.UsageError(f"say what to print: {', '.join(names)} or {last}")
+        raise click.UsageError(f"choose what to print: {', '.join(names)} or {last}")
     if wanted.ep or wanted.ep_ascend:
         from occ.onnxruntime.library import get_library_path
 

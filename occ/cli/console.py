@@ -54,7 +54,7 @@ def report_sizes(session: Session, sizes: Mapping[str, int]) -> None:
 
     chosen = free_dims(session, sizes)
     if any(n > 1 for n in chosen.values()):
-        say(f"random inputs with {', '.join(f'{d}={n}' for d, n in chosen.items())}; --dim gives other sizes")
+        say(f"random inputs with {', '.join(f'{d}={n}' for d, n in chosen.items())}; --dim sets other sizes")
 
 
 @contextmanager
@@ -67,7 +67,7 @@ def real_inputs_wanted(random: bool) -> Generator[None]:
     except RunError as e:
         if not random or e.code != "OCC0504":
             raise
-        raise RunError(e.code, e.message, "the inputs are random: give real ones, with --inputs FILE.npz") from None
+        raise RunError(e.code, e.message, "the inputs are random: pass real ones with --inputs FILE.npz") from None
 
 
 def count(n: int, what: str) -> str:
@@ -135,7 +135,7 @@ def guarded(run: Callable[[], Any]) -> int:
         _tell([Diagnostic("OCC0605", f"{where}{e.strerror or e}")])
         return 1
     except MemoryError as e:
-        remedy = "give smaller sizes with --dim or --shape"
+        remedy = "set smaller sizes with --dim or --shape"
         _tell([Diagnostic("OCC0607", f"there is not enough memory: {e}", helps=(remedy,))])
         return exit_code("OCC0607")
     except Exception as e:

@@ -113,4 +113,4 @@ def _late(seconds: float, note: str) -> Exception:
     from occ.runtime.errors import RunError
 
     text = f"the run takes longer than {seconds:g} seconds{f'; {note}' if note else ''}"
-    return RunError("OCC0508", text, "give more with --timeout")
+    return RunError("OCC0508", text, "raise --timeout")

@@ -43,7 +43,7 @@ class _Two(click.Command):
         given = [a for a in args[:2] if not a.startswith("-")]
         if len(given) == 2:
             second = "--against" if options.is_artifact(given[1]) else "--onnx"
-            ctx.fail(f"one MODEL is compared: give the second as {second} {given[1]}")
+            ctx.fail(f"one MODEL is compared: pass the second as {second} {given[1]}")
         return super().parse_args(ctx, args)
 
 
@@ -51,22 +51,20 @@ class _Two(click.Command):
 @options.model
 @options.target
 @options.against(
-    "What to compare with; or an artifact, built with other options or by an earlier release.", artifacts=True
+    "What to compare with: a runtime, or an artifact built with other options or by an earlier release.", artifacts=True
 )
 @click.option("--onnx", help="The model that an artifact was built from.")
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs; seeded random ones by default.")
 @click.option(
-    "--every-node", is_flag=True, help="Compare what each node gives, too; the first that differs comes first."
+    "--every-node", is_flag=True, help="Compare the results of each node too; the first that differs is listed first."
 )
-@click.option(
-    "--node", metavar="RE", help="The same for nodes whose names, or results, this regular expression is found in."
-)
+@click.option("--node", metavar="RE", help="Compare only nodes whose names or results match this regular expression.")
 @click.option("--simulate", is_flag=True, help="Run the device parts of an Ascend target on the simulator.")
 @click.option(
     "--dump",
     type=click.Path(exists=True, file_okay=False),
-    help="A folder that a device dumped operators to: compare these with the simulator; MODEL is the artifact, "
-    "--inputs what the device was given.",
+    help="A folder with a device's operator dump, to compare with the simulator; MODEL is the artifact, "
+    "--inputs the inputs of the device.",
 )
 @click.option(
     "--tolerance",
@@ -79,7 +77,7 @@ class _Two(click.Command):
     type=Share(),
     default=1e-7,
     show_default=True,
-    help="A difference that never counts, as in ONNX's own tests; 0 where tiny values mean something.",
+    help="An absolute difference that is always accepted, as in ONNX's own tests; 0 if tiny values matter.",
 )
 @options.compile_options
 @options.as_json
@@ -137,7 +135,7 @@ def _of_dump(model: str, folder: str, npz: str | None, tolerance: float | None, 
     from occ.runtime.artifact import Artifact
 
     if npz is None or not options.is_artifact(model):
-        raise click.UsageError("--dump takes an artifact as MODEL, and --inputs FILE.npz, what the device was given")
+        raise click.UsageError("--dump takes an artifact as MODEL, and --inputs FILE.npz, the inputs of the device")
     limit = HALVES["f16"] if tolerance is None else tolerance
     try:
         found = compared_with_dump(Artifact.load(model), Path(folder), named_arrays(npz), limit)
@@ -152,11 +150,11 @@ def _of_dump(model: str, folder: str, npz: str | None, tolerance: float | None, 
     )
     if found.unknown:
         say(
-            f"{len(found.unknown)} operators of the dump are not in the graph, as passes of the toolkit make: "
+            f"{len(found.unknown)} operators of the dump are not in the graph, as passes of the toolkit create them: "
             f"{shorten(', '.join(found.unknown), 200)}"
         )
     if found.unread or found.refused:
-        say(f"{found.unread} outputs are in a format that is not read, {len(found.refused)} files are no dumps")
+        say(f"{found.unread} outputs are in a format that is not read, {len(found.refused)} files are not dumps")
     if wrong:
         raise error(
             "OCC0506",
@@ -176,9 +174,9 @@ def _show(found: Differences, *, as_json: bool) -> None:
     for row in [*wrong, *outputs]:
         click.echo(_line(row))
     if nodes:
-        say(f"{len(nodes) - len(wrong)} of {len(nodes)} values of nodes are the same")
+        say(f"{len(nodes) - len(wrong)} of {len(nodes)} values of nodes are equal")
         if not wrong and not all(r.ok for r in outputs):
-            say("no node differs where each is computed alone: `occ bisect` finds the pass that makes them differ")
+            say("no node differs if each is computed alone: `occ bisect` finds the pass that makes them differ")
     if found.verdict:
         say(found.verdict)
 

@@ -28,7 +28,7 @@ class _Text:
     "--stage",
     default="",
     help="imported, inferred, canonical, fused, layout, scheduled, lowered; then halide (cpu), llvm (cpu-jit), ge "
-    "and atc (ascend*). With --stop-after the last by default.",
+    "and atc (ascend*). With --stop-after, the default is the last.",
 )
 @options.target
 @click.option("-o", "--out", type=options.OutPath(), help="File to write; large weights go to OUT.weights next to it.")
@@ -46,7 +46,7 @@ class _Text:
     type=click.Choice(["full", "names", "none"]),
     default="full",
     show_default=True,
-    help="Lines of weights, after the functions: what a build needs; their types alone; or no such lines.",
+    help="Weights in the text: all that a build needs, only their types, or none.",
 )
 @options.compile_options
 @pass_options
@@ -72,7 +72,7 @@ def command(model: str, target: str, flags: options.Flags, looking: Looking, wha
         if not stage and looking.stops:
             stage = compilation.last_stage
         if not stage:
-            raise click.UsageError(f"say which stage to print: --stage {', '.join(compilation.stages)}")
+            raise click.UsageError(f"choose the stage to print: --stage {', '.join(compilation.stages)}")
         text = stage_dump(compilation, stage, what.form, what.weights, out)
     looking.report(compilation.manager.ran, compilation.phases)
     if validator is not None:

@@ -30,16 +30,16 @@ class _Embedding:
 
 @click.command("embed")
 @click.argument("model", metavar="DIR")
-@click.option("--text", "texts", multiple=True, help="A text; several give a vector each.")
+@click.option("--text", "texts", multiple=True, help="A text. Repeat for more, one vector each.")
 @click.option("--lines", type=click.File("r", encoding="utf-8"), help="A file with a text on each line; - for stdin.")
-@click.option("--query", help="Score how well each text answers this, with the folder of a reranker.")
-@click.option("--prompt", default="", help="What to put before each text, or the name of a prompt of the folder.")
+@click.option("--query", help="Score how well each text answers this query, with a reranker.")
+@click.option("--prompt", default="", help="Prefix of each text, or the name of a prompt in the folder.")
 @click.option(
     "--pooling",
     type=click.Choice(POOLINGS),
-    help="How one vector is made of those of the tokens; by default as the folder says.",
+    help="How to pool the vectors of tokens; by default as configured in the folder.",
 )
-@click.option("--batch-size", type=Whole(1), default=32, show_default=True, help="Texts of a run.")
+@click.option("--batch-size", type=Whole(1), default=32, show_default=True, help="Texts in a run.")
 @click.option("--output", "-o", type=options.OutPath(), help="An .npy file for the vectors, instead of lines of JSON.")
 @options.target
 @options.threads
@@ -60,9 +60,9 @@ def command(
 
     given = [*texts, *(line.rstrip("\r\n") for line in lines or ())]
     if not given:
-        raise click.UsageError("give --text TEXT or --lines FILE")
+        raise click.UsageError("use --text TEXT or --lines FILE")
     if how.query is not None and (how.prompt or how.pooling):
-        raise click.UsageError("--query goes without --prompt and --pooling")
+        raise click.UsageError("--query cannot be combined with --prompt and --pooling")
     common: dict[str, Any] = {"target": target, "batch_size": how.batch_size}
     if how.query is None:
         found = EmbeddingModel(Path(model), how.threads, pooling=how.pooling, **common).embed(given, prompt=how.prompt)

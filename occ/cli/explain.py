@@ -21,7 +21,9 @@ def command(code: str, as_json: bool) -> None:
     found = CODES.get(code)
     if found is None:
         first, last = min(CODES), max(CODES)
-        raise click.UsageError(f"there is no code {code}: they go from {first} to {last}, and errors name theirs")
+        raise click.UsageError(
+            f"there is no code {code}; codes go from {first} to {last}, and each error names its own"
+        )
     if as_json:
         click.echo(json_line({"code": code, "title": found.title, "explanation": found.explanation}))
         return

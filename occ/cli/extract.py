@@ -17,10 +17,10 @@ from occ.cli.console import count, json_line, say
     "start",
     multiple=True,
     metavar="NAME",
-    help="A value that becomes an input, or a node that is in the part.",
+    help="A value that becomes an input, or a node of the part.",
 )
 @click.option(
-    "--to", "end", multiple=True, metavar="NAME", help="A value that becomes an output, or a node that is in the part."
+    "--to", "end", multiple=True, metavar="NAME", help="A value that becomes an output, or a node of the part."
 )
 @click.option("-o", "--out", type=options.OutPath(), required=True, help="The ONNX file to write.")
 @options.as_json
@@ -31,9 +31,7 @@ def command(model: str, start: tuple[str, ...], end: tuple[str, ...], out: Path,
 
     source = options.source_of(model)
     if isinstance(source, str) or str(model).endswith(".occ"):
-        raise click.UsageError(
-            "parts of .onnx files can be extracted; of .occ text, `occ dump --format onnx` makes one"
-        )
+        raise click.UsageError("only .onnx files can be divided; `occ dump --format onnx` makes one from .occ text")
     place = check_out(out, [model])
     place.parent.mkdir(parents=True, exist_ok=True)
     made = extract(source, start, end, place)  # pyright: ignore[reportArgumentType] - a path or bytes

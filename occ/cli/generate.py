@@ -23,63 +23,81 @@ from occ.cli.option_values import pairs
     "--prompt",
     "prompts",
     multiple=True,
-    help="The text to continue. Several are continued together, and written as lines of JSON in the end.",
+    help="The text to continue. Several are continued in one batch, and written as lines of JSON at the end.",
 )
 @click.option(
     "--tokens", multiple=True, metavar="ID,ID,...", help="Tokens to continue, for a folder without a tokenizer."
 )
-@click.option("--chat", is_flag=True, help="Take the prompt as what a user says, in the chat template of the model.")
-@click.option("--max-new-tokens", type=Whole(0), default=64, show_default=True, help="When to stop at the latest.")
-@click.option("--greedy", is_flag=True, help="Always take the most probable token.")
+@click.option("--chat", is_flag=True, help="Treat the prompt as a user's message in the model's chat template.")
+@click.option("--max-new-tokens", type=Whole(0), default=64, show_default=True, help="Maximum number of new tokens.")
+@click.option("--greedy", is_flag=True, help="Always choose the most probable token.")
 @click.option(
     "--temperature",
     type=float,
     default=0.8,
     show_default=True,
-    help="Below 1 makes probable tokens more so; 0 is --greedy.",
-)
-@click.option("--top-k", type=int, default=50, show_default=True, help="Only so many of the most probable; 0 for all.")
-@click.option(
-    "--top-p", type=float, default=0.95, show_default=True, help="Only the most probable that together have this."
+    help="Temperature: below 1 favours probable tokens; 0 is --greedy.",
 )
 @click.option(
-    "--min-p", type=float, default=0.0, show_default=True, help="Only those this share as probable as the best."
+    "--top-k",
+    type=int,
+    default=50,
+    show_default=True,
+    help="Sample from this many of the most probable tokens; 0 for all.",
 )
 @click.option(
-    "--typical-p", type=float, default=1.0, show_default=True, help="Only the most typical that together have this."
+    "--top-p",
+    type=float,
+    default=0.95,
+    show_default=True,
+    help="Sample from the most probable tokens with this total probability.",
+)
+@click.option(
+    "--min-p",
+    type=float,
+    default=0.0,
+    show_default=True,
+    help="Sample from tokens at least this fraction as probable as the best.",
+)
+@click.option(
+    "--typical-p",
+    type=float,
+    default=1.0,
+    show_default=True,
+    help="Sample from the most typical tokens with this total probability.",
 )
 @click.option(
     "--repetition-penalty",
     type=float,
     default=1.0,
     show_default=True,
-    help="Above 1: tokens that are there less often.",
+    help="Above 1: repeat tokens less often.",
 )
 @click.option(
-    "--presence-penalty", type=float, default=0.0, show_default=True, help="Taken off what was written already."
+    "--presence-penalty", type=float, default=0.0, show_default=True, help="Penalty for tokens that have occurred."
 )
 @click.option(
-    "--frequency-penalty", type=float, default=0.0, show_default=True, help="Taken off for each time it was written."
+    "--frequency-penalty", type=float, default=0.0, show_default=True, help="Penalty for each occurrence of a token."
 )
-@click.option("--seed", type=int, default=0, show_default=True, help="Of chance; the same seed gives the same text.")
-@click.option("--stop", multiple=True, metavar="TEXT", help="A text at which to end.")
+@click.option("--seed", type=int, default=0, show_default=True, help="Random seed; the same seed writes the same text.")
+@click.option("--stop", multiple=True, metavar="TEXT", help="A text at which to stop.")
 @click.option(
     "--num-beams",
     type=Whole(1),
     default=1,
     show_default=True,
-    help="Continuations to follow at a time; above 1 the most probable one is written, whole.",
+    help="Number of beams; above 1 the most probable text is written at the end.",
 )
 @click.option(
     "--batch-size",
     type=Whole(1),
-    help="Of several prompts so many in one run; by default 8, or 1 where the model cannot do that.",
+    help="Prompts in a batch; by default 8, or 1 if the model does not support batches.",
 )
-@click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens that the cache has room for.")
+@click.option("--capacity", type=int, default=4096, show_default=True, help="Capacity of the cache, in tokens.")
 @click.option(
     "--adapter",
     type=click.Path(path_type=Path),
-    help="The folder of a LoRA adapter of peft, to add to the weights of a .gguf file or of a folder of safetensors.",
+    help="Folder of a peft LoRA adapter, to add to the weights of a .gguf file or a folder of safetensors.",
 )
 @options.draft
 @options.draft_tokens
@@ -98,9 +116,9 @@ def command(
     from occ.generation.language_model import LanguageModel, Prompt
 
     if bool(prompts) == bool(tokens):
-        raise click.UsageError("give either --prompt TEXT or --tokens ID,ID,...")
+        raise click.UsageError("use either --prompt TEXT or --tokens ID,ID,...")
     if chat and not prompts:
-        raise click.UsageError("--chat takes a --prompt")
+        raise click.UsageError("--chat needs a --prompt")
     asked: list[Prompt] = [*prompts, *map(_ids, tokens)]
     given_options = pairs(given, "-C", keys=True)
     guesses: dict[str, Any] = {"draft": draft, "draft_tokens": draft_tokens}
@@ -133,4 +151,4 @@ def _ids(text: str) -> list[int]:
     try:
         return [int(t) for t in text.split(",")]
     except ValueError:
-        raise click.UsageError(f"--tokens takes numbers with commas between, not {text!r}") from None
+        raise click.UsageError(f"--tokens takes numbers separated by commas, not {text!r}") from None

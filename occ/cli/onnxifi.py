@@ -1,4 +1,4 @@
-"""`occ onnxifi`: the compile server that libonnxifi-occ starts. It is no command for people."""
+"""`occ onnxifi`: the compile server that libonnxifi-occ starts. It is not a command for people."""
 
 from __future__ import annotations
 

@@ -16,8 +16,8 @@ if TYPE_CHECKING:
 
 @click.command("ops")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
-@click.option("-t", "--target", default=None, help="Only what this target supports.")
-@click.option("--types", "types", is_flag=True, help="Print the operands too, and the types that each takes.")
+@click.option("-t", "--target", default=None, help="Only operators that this target supports.")
+@click.option("--types", "types", is_flag=True, help="Print the operands too, and the types that each accepts.")
 @options.as_json
 def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bool) -> None:
     """List the operators: name, newest schema version, kind of definition, known limits.

@@ -84,6 +84,6 @@ def _run(model: str, target: Target, read: Options, loaded: Extensions, looking:
     except Stopped:
         say(f"stopped after {len(manager.ran)} passes")
     if manager.ran and not any(ran.changed for ran in manager.ran):
-        say(f"no pass changed anything at the stage `{m.stage}`; `occ dump --stage` prints text of another one")
+        say(f"no pass changed anything at the stage `{m.stage}`; `occ dump --stage` prints text of other stages")
     looking.report(manager.ran)
     click.echo(module_with_weights(m, None), nl=False)

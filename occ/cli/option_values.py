@@ -53,7 +53,7 @@ def sizes_in_turn(shapes: Sequence[str], dims: Sequence[str]) -> list[tuple[list
     counts = {len(values) for values in several.values()}
     if len(counts) > 1:
         listed = ", ".join(f"{option} {name} has {len(v)}" for (option, name), v in several.items())
-        raise click.UsageError(f"sizes that are given in turn go together: {listed}")
+        raise click.UsageError(f"repeated sizes of several options belong together, one of each per plan: {listed}")
     once = {key: values[0] for key, values in given.items() if key not in several}
     plans = [once, *(once | {key: values[k] for key, values in several.items()} for k in range(max(counts, default=0)))]
     return [

@@ -39,10 +39,10 @@ threads = click.option(
 draft = click.option(
     "--draft",
     metavar="ngram|DIR",
-    help="Guess tokens, by what followed the same ones before or by a smaller model, and verify them in one run.",
+    help="Speculative decoding: draft tokens from repeated text or with a smaller model, and verify them in one run.",
 )
 draft_tokens = click.option(
-    "--draft-tokens", type=Whole(1), default=DRAFT_TOKENS, show_default=True, help="How many to guess at a time."
+    "--draft-tokens", type=Whole(1), default=DRAFT_TOKENS, show_default=True, help="Drafted tokens per run."
 )
 
 
@@ -88,7 +88,7 @@ class _Oracle(click.Choice[str]):
             return value
         if "." in value or "/" in value:
             self.fail(
-                f"`{value}` is no artifact" + ("" if Path(value).exists() else ": there is no such file"), param, ctx
+                f"`{value}` is not an artifact" + ("" if Path(value).exists() else ": no such file exists"), param, ctx
             )
         return super().convert(value, param, ctx)
 
@@ -114,8 +114,8 @@ target_options = click.option(
     help="Set an option of the target; `occ targets TARGET` lists them.",
 )
 _LEVEL = (
-    "-O1 for the soonest result, -O2 for kernels that models share, -O3 (default) for the sizes of the model: "
-    "-C optimize=..."
+    "-O1 for the fastest build, -O2 for kernels that models share, -O3 (default) for kernels of the model's "
+    "sizes: -C optimize=..."
 )
 level = click.option("-O", "--optimize", "level", type=click.Choice(["1", "2", "3"]), help=_LEVEL)
 _COMPILE = (
@@ -124,15 +124,15 @@ _COMPILE = (
         "shapes",
         multiple=True,
         metavar="NAME=1,3,224,224",
-        help="Fix the extents of an input; a name makes one symbolic, -1 leaves it as it is. Repeated for an input, "
-        "`occ build`, `run` and `bench` add a plan for each of the shapes to that for all.",
+        help="Fix the extents of an input; a name makes one symbolic, -1 keeps it. If repeated for an input, `occ "
+        "build`, `run` and `bench` add a plan for each of the shapes to the general one.",
     ),
     click.option(
         "--dim",
         "dims",
         multiple=True,
         metavar="NAME=4",
-        help="Fix a symbolic dim; NAME=32..1280:32 gives it bounds instead: multiples of 32 from 32 to 1280.",
+        help="Fix a symbolic dim; NAME=32..1280:32 sets bounds instead: multiples of 32 from 32 to 1280.",
     ),
     target_options,
     level,
@@ -148,14 +148,14 @@ _COMPILE = (
         "also",
         multiple=True,
         metavar="NAME",
-        help="Put code for another processor into the artifact too, such as x86-64-v3; repeat for more. The best "
-        "that a machine can run is chosen when the artifact is opened: short for -C also=...",
+        help="Put code for another processor into the artifact too, such as x86-64-v3; repeat for more. Opening "
+        "the artifact selects the best that the machine can run: short for -C also=...",
     ),
     click.option(
         "--rules", "rules", multiple=True, metavar="FILE", help="Load fusion and rewrite rules, passes and operators."
     ),
     click.option("--no-cache", is_flag=True, help="Do not use the build cache."),
-    click.option("--jobs", type=Whole(1), default=2, show_default=True, help="Processes of the toolchain at once."),
+    click.option("--jobs", type=Whole(1), default=2, show_default=True, help="Parallel processes of the toolchain."),
     click.option("--verify", is_flag=True, help="Check the module after every pass."),
 )
 
@@ -165,8 +165,8 @@ outputs = click.option(
     "outputs",
     multiple=True,
     metavar="NAME",
-    help="Make a value of the graph an output besides the declared ones, to compare it; a node stands for its results, "
-    "NODE:0 for the first. Repeat for more.",
+    help="Make a value of the graph an additional output, to compare it; a node stands for its results, NODE:0 for the "
+    "first. Repeat for more.",
 )
 
 
@@ -190,7 +190,7 @@ def source_of(name: str) -> Source:
         return Path(name)
     data = sys.stdin.buffer.read()
     if not data:
-        raise click.UsageError("the model is to come from standard input, which is empty")
+        raise click.UsageError("the model should come from standard input, which is empty")
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -241,7 +241,7 @@ class Flags:
             for shapes, dims in sizes_in_turn(self.shapes, self.dims)
         ]
         if special and not several:
-            raise click.UsageError("several sizes of an input or dim are for `occ build`, `run` and `bench`")
+            raise click.UsageError("only `occ build`, `run` and `bench` take several sizes of an input or dim")
         rules = [*project_rules(), *self.rules]
         return Settings(
             target,
@@ -263,7 +263,7 @@ def _processor_options(name: str | None) -> dict[str, str]:
 
     if name not in PROCESSORS:
         if name in ("native", "host"):
-            raise click.UsageError(f"leave --target-cpu out for this machine: {name!r} is no processor")
+            raise click.UsageError(f"leave --target-cpu out for this machine: {name!r} is not a processor")
         raise click.UsageError(
             f"unknown processor {name!r} for --target-cpu; known are {', '.join(sorted(PROCESSORS))}"
         )

@@ -25,7 +25,7 @@ _OPTIONS = (
     click.option(
         "--print-to",
         type=click.Path(path_type=Path),
-        help="Folder for what is printed, in numbered files; else stderr.",
+        help="Folder for the printed modules, in numbered files; stderr by default.",
     ),
     click.option(
         "--time-passes",

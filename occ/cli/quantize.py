@@ -36,7 +36,7 @@ class _Coding:
     def check(self) -> None:
         """Reject mutually exclusive options, named as on the command line."""
         if self.calibrate is not None and self.weights is not None:
-            raise click.UsageError("--weights codes no activations: leave --calibrate out")
+            raise click.UsageError("--weights does not quantise activations: leave --calibrate out")
 
     def arguments(self) -> dict[str, Any]:
         """Keyword arguments of `occ.quantize`."""
@@ -69,29 +69,29 @@ class _Comparing:
 @click.option(
     "--calibrate",
     metavar="DATA",
-    help="Static int8: the inputs of typical runs, in an .npz file or a folder of such. Without this, and without "
-    "--weights, activations are coded as they come (dynamic int8).",
+    help="Static int8: the inputs of typical runs, in an .npz file or a folder of them. Without this and without "
+    "--weights, activations are quantised at run time (dynamic int8).",
 )
 @click.option(
     "--weights",
     type=click.Choice(["int8", "int4"]),
-    help="Code the matrices of products alone; activations stay in floats.",
+    help="Quantise only the matrices of products; activations stay in floats.",
 )
 @click.option(
     "--keep",
     multiple=True,
     metavar="NAME",
-    help="Leave a node in floats, by its name or that of its result. Repeat for more.",
+    help="Leave a node in floats, named by itself or its result. Repeat for more.",
 )
 @click.option(
-    "--operators", metavar="TYPE,TYPE", default="", help="Quantise operators of these types alone, such as Conv,MatMul."
+    "--operators", metavar="TYPE,TYPE", default="", help="Quantise only operators of these types, such as Conv,MatMul."
 )
 @click.option(
     "--method",
     type=click.Choice(["minmax", "entropy", "percentile"]),
     default="minmax",
     show_default=True,
-    help="With --calibrate: how the ranges of activations are found.",
+    help="With --calibrate: how to determine the ranges of activations.",
 )
 @click.option(
     "--block",
@@ -100,7 +100,7 @@ class _Comparing:
     show_default=True,
     help="With --weights: elements that share a scale.",
 )
-@click.option("--per-tensor", is_flag=True, help="One scale for each weight instead of one for each of its channels.")
+@click.option("--per-tensor", is_flag=True, help="One scale per weight instead of one per channel.")
 @click.option(
     "--reduce-range", is_flag=True, help="Weights of 7 bits, for runtimes that saturate on processors without VNNI."
 )
@@ -112,7 +112,7 @@ class _Comparing:
     type=Whole(0),
     default=5,
     show_default=True,
-    help="Blocks of runs that times are of; 0 takes none.",
+    help="Timed blocks of runs; 0 measures nothing.",
 )
 @click.option("--no-compare", is_flag=True, help="Write the model and compare nothing.")
 @options.threads
@@ -138,9 +138,7 @@ def command(
             f"`{model}` is an artifact: quantise the .onnx file that it was built from, and build that"
         )
     if isinstance(source, (str, Module)) or model.endswith(".occ"):
-        raise click.UsageError(
-            "models in .onnx files can be quantised; of .occ text, `occ dump --format onnx` makes one"
-        )
+        raise click.UsageError("only .onnx files can be quantised; `occ dump --format onnx` makes one from .occ text")
     with progress() as tell:
         tell("quantising")
         made = quantize(source, out, target=target, **coding.arguments())

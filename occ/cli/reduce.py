@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 @click.option(
     "--test",
     metavar="COMMAND",
-    help="A command that fails (exit code not 0) on the failing model; {} stands for the file. By default the "
-    "failure is an internal error, or a pass that --validate blames.",
+    help="A command that fails (exit code not 0) on the failing model; {} stands for the file. By default, "
+    "the failure is an internal error, or a pass that --validate blames.",
 )
 @click.option("-o", "--out", type=options.OutPath(), default=Path("reduced.occ"), show_default=True)
 @options.compile_options
@@ -47,10 +47,12 @@ def command(model: str, target: str, test: str | None, out: Path, flags: options
     try:
         small = reduce(m, fails, say)
     except ValueError as e:
-        raise click.UsageError(f"{e}: the command gives 0 on it") from None
+        raise click.UsageError(f"{e}: the command returns 0 for it") from None
     text = self_contained_text(small)
     if text is None:
-        raise click.UsageError("what is left has weights too large for one text; shrink them with --shape or --dim")
+        raise click.UsageError(
+            "the reduced model has weights too large for one text; shrink them with --shape or --dim"
+        )
     rerun = (
         test.replace("{}", out.name) if test else f"occ dump {out.name} --stage lowered -t {target} --verify --validate"
     )
@@ -115,6 +117,6 @@ def _by_code(m: Module, settings: Any) -> Callable[[Module], bool]:
 
     wanted = failure(copy_of(m))
     if wanted is None:
-        raise click.UsageError("the model compiles, and no pass changes its results; say what fails with --test")
+        raise click.UsageError("the model compiles, and no pass changes its results; define the failure with --test")
     say(f"reducing: {wanted[0]} {wanted[1]}")
     return lambda candidate: failure(candidate) == wanted

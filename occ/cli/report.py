@@ -34,7 +34,7 @@ class _Page:
     type=click.Choice(["imported", "inferred", "canonical", "fused", "layout", "scheduled"]),
     default="scheduled",
     show_default=True,
-    help="Whose graph is drawn; kernels have times and code at the last one.",
+    help="Stage whose graph is drawn; at the last one kernels have times and code.",
 )
 @click.option("--inputs", "npz", metavar="FILE.npz", help="Inputs of the measured run; seeded random ones by default.")
 @options.threads
@@ -43,7 +43,7 @@ class _Page:
     type=click.Choice(["onnxruntime", "none"]),
     default="onnxruntime",
     show_default=True,
-    help="Whose times stand next to those of the kernels, where it is installed.",
+    help="Runtime whose times are listed next to the kernels', if installed.",
 )
 @options.compile_options
 @options.as_json

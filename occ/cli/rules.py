@@ -21,7 +21,9 @@ if TYPE_CHECKING:
 @click.argument("model", required=False)
 @options.target
 @click.option(
-    "--why", metavar="VALUE", help="Say for each rule why it does or does not match at a value (or a node) of MODEL."
+    "--why",
+    metavar="VALUE",
+    help="Explain for each rule why it does or does not match at a value (or a node) of MODEL.",
 )
 @click.option(
     "--schedule", is_flag=True, help="The rules that schedule kernels; --why takes the name of a kernel (or a node)."

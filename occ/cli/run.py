@@ -62,8 +62,7 @@ class _Running:
     "single",
     multiple=True,
     metavar="[NAME=]FILE",
-    help="An input from an .npy or .pb file, without NAME if it is the only one; one that is a sequence from an .npz "
-    "file.",
+    help="An input from an .npy or .pb file (a sequence from an .npz file); NAME is optional if there is only one.",
 )
 @click.option("--inputs", "npz", metavar="FILE.npz", help="All inputs from one file.")
 @click.option(
@@ -78,9 +77,9 @@ class _Running:
     type=Whole(0),
     default=0,
     show_default=True,
-    help="Of the random inputs that are used when none are given.",
+    help="Seed of the random inputs that replace missing ones.",
 )
-@click.option("--profile", "profiled", is_flag=True, help="Print what each kernel costs instead of the outputs.")
+@click.option("--profile", "profiled", is_flag=True, help="Print the time of each kernel instead of the outputs.")
 @click.option(
     "--trace", type=click.Path(path_type=Path), help="With --profile: write a trace for chrome://tracing to this file."
 )
@@ -89,13 +88,13 @@ class _Running:
     "--timeout",
     type=Seconds(),
     metavar="SECONDS",
-    help="Give up after that long, compilation included. A Loop may run for ever.",
+    help="Stop after that long, compilation included. A Loop may run for ever.",
 )
 @click.option(
     "--wait",
     is_flag=True,
-    help="Compile the kernels that are not in the build cache before the run, as -t, --profile and --trace do. "
-    "Otherwise `cpu-jit` runs MODEL at once, and they are compiled in the background, for later runs.",
+    help="Compile kernels that are not in the build cache before the run, as -t, --profile and --trace do. "
+    "Otherwise `cpu-jit` runs MODEL at once, and they are compiled in the background for later runs.",
 )
 @options.threads
 @options.compile_options

@@ -24,34 +24,40 @@ if TYPE_CHECKING:
 @click.argument("models", metavar="[NAME=]MODEL...", nargs=-1, required=True)
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen at.")
 @click.option("--port", type=Whole(1, 65533), default=8000, show_default=True, help="Port to listen at.")
-@click.option("--parallel", type=Whole(1), default=4, show_default=True, help="Texts that are written at once.")
-@click.option("--capacity", type=int, default=4096, show_default=True, help="Tokens of a prompt and its continuation.")
+@click.option("--parallel", type=Whole(1), default=4, show_default=True, help="Maximum number of texts in a batch.")
+@click.option(
+    "--capacity", type=int, default=4096, show_default=True, help="Maximum tokens of a prompt and its continuation."
+)
 @click.option(
     "--adapter",
     type=click.Path(exists=True, file_okay=False, path_type=Path),
-    help="The folder of a LoRA adapter of peft, to add to the weights of a .gguf file or of a folder of safetensors.",
+    help="Folder of a peft LoRA adapter, to add to the weights of a .gguf file or a folder of safetensors.",
 )
-@click.option("--workers", type=Whole(0), default=0, help="Processes that run models; by default the server's own.")
-@click.option("--batch", type=Whole(1), default=32, show_default=True, help="Most rows of a batch; 1 for none.")
-@click.option("--max-request", type=Whole(1), default=256, show_default=True, help="MiB of a request.")
+@click.option(
+    "--workers", type=Whole(0), default=0, help="Number of processes that run models; by default the server's own."
+)
+@click.option(
+    "--batch", type=Whole(1), default=32, show_default=True, help="Maximum rows of a batch; 1 for no batching."
+)
+@click.option("--max-request", type=Whole(1), default=256, show_default=True, help="Maximum size of a request in MiB.")
 @click.option(
     "--max-waiting",
     type=Whole(0),
     default=256,
     show_default=True,
-    help="Requests to a language model that may wait; more are answered with 429.",
+    help="Maximum number of waiting requests to a language model; more get status 429.",
 )
 @click.option(
     "--api-key",
     envvar="OCC_API_KEY",
     default="",
-    help="What clients of a language model have to send.",
+    help="API key that clients of a language model must send.",
 )
 @click.option(
     "--cors",
     multiple=True,
     metavar="ORIGIN",
-    help="Web pages that may ask a language model; * for all.",
+    help="Origin of web pages that may call a language model; * for all.",
 )
 @options.draft
 @options.draft_tokens
@@ -74,7 +80,7 @@ def command(
     """
     if any(_is_language_model(m) for m in models):
         if len(models) != 1:
-            raise click.UsageError("a language model is served alone")
+            raise click.UsageError("a language model must be the only one")
         settings = {"parallel": parallel, "waiting": max_waiting, "api_key": api_key, "origins": cors}
         how = {"threads": threads, "capacity": capacity, "several": parallel > 1 and draft is None, "adapter": adapter}
         how |= {
@@ -120,9 +126,9 @@ def _named(models: Sequence[str]) -> dict[str, Path]:
         name, _, path = text.rpartition("=")
         name = name or Path(path).stem
         if name in found:
-            raise click.UsageError(f"two models are called `{name}`: say NAME={path}")
+            raise click.UsageError(f"two models are called `{name}`: use NAME={path}")
         if not name.isascii() or not all(c.isalnum() or c in "._-" for c in name) or name.startswith("."):
-            raise click.UsageError(f"`{name}` is no name for a URL: say NAME={path}")
+            raise click.UsageError(f"`{name}` is not a name for a URL: use NAME={path}")
         found[name] = Path(path)
     return found
 

@@ -27,9 +27,9 @@ class _Writing:
 @click.command("transcribe")
 @click.argument("model", metavar="DIR")
 @click.argument("sounds", metavar="SOUND.wav...", nargs=-1, required=True, type=click.Path(path_type=Path))
-@click.option("--language", help="Of the sound, such as en; by default the model finds out.")
+@click.option("--language", help="Language of the speech, such as en; detected by default.")
 @click.option("--translate", is_flag=True, help="Write English.")
-@click.option("--timestamps", is_flag=True, help="Write a line for each segment, with its times.")
+@click.option("--timestamps", is_flag=True, help="Write one line per segment, with its times.")
 @click.option("--json", "as_json", is_flag=True, help="Write lines of JSON.")
 @options.target
 @options.threads

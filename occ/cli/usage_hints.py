@@ -5,12 +5,12 @@ from __future__ import annotations
 import click
 
 _BATCH = "a batch is a dim: --dim NAME=4; `occ inspect MODEL` names the dims"
-_ROUNDS = "--rounds says how often each runtime is timed"
-_ROWS = "--batch says how many rows of requests are joined"
-_FORM = "--calibrate DATA makes 8-bit codes of all, --weights {int8,int4} of weights alone"
+_ROUNDS = "--rounds sets how often each runtime is timed"
+_ROWS = "--batch sets how many rows of requests are combined"
+_FORM = "--calibrate DATA quantises everything to 8 bits, --weights {int8,int4} only weights"
 _CODES = "`occ quantize` writes a model in 8 or 4 bits"
-_HALF = "`-C precision=bf16` rounds operands where a target can; `occ targets TARGET` lists the options of each"
-_DEVICE = "-t TARGET says what to compile for; `occ targets` lists them"
+_HALF = "`-C precision=bf16` rounds operands if the target supports it; `occ targets TARGET` lists its options"
+_DEVICE = "-t TARGET sets the target; `occ targets` lists them"
 # By the option that was typed: the parameter that a command must have for the remedy, or none, and the remedy.
 _OPTIONS = {
     **dict.fromkeys(("--batch", "--batch-size", "--batch_size", "--bs"), ("dims", _BATCH)),
@@ -21,24 +21,24 @@ _OPTIONS = {
 }
 # By a command and the option that was typed.
 _OF_COMMANDS = {
-    **{("warm", name): "the kernels are those of `-t cpu`" for name in ("-t", "--target")},
+    **{("warm", name): "kernels are built for `-t cpu`" for name in ("-t", "--target")},
     **{("serve", name): _ROWS for name in ("--batch-size", "--batch_size", "--bs")},
     **{("quantize", name): _FORM for name in ("--int8", "--int4")},
 }
 # By the command: where an argument belongs that is one too many.
 _ARGUMENTS = {
-    "run": "arrays are given by --input [NAME=]FILE",
-    "bench": "arrays are given by --inputs FILE.npz, and other models in runs of their own",
-    "build": "the path to write to is given by -o; `occ warm` compiles several models",
-    "quantize": "the path to write to is given by -o, calibration data by --calibrate",
-    "report": "the path to write to is given by -o",
-    "dump": "the path to write to is given by -o",
-    "extract": "the path to write to is given by -o",
-    "reduce": "the path to write to is given by -o",
-    "generate": "texts are given by --prompt",
-    "embed": "texts are given by --text",
-    "inspect": "one MODEL is described at a time",
-    "check": "one MODEL is looked at at a time",
+    "run": "pass arrays with --input [NAME=]FILE",
+    "bench": "pass arrays with --inputs FILE.npz, and other models in separate runs",
+    "build": "set the output path with -o; `occ warm` compiles several models",
+    "quantize": "set the output path with -o, calibration data with --calibrate",
+    "report": "set the output path with -o",
+    "dump": "set the output path with -o",
+    "extract": "set the output path with -o",
+    "reduce": "set the output path with -o",
+    "generate": "pass texts with --prompt",
+    "embed": "pass texts with --text",
+    "inspect": "only one MODEL is allowed",
+    "check": "only one MODEL is allowed",
 }
 
 

@@ -20,7 +20,7 @@ _UNIT = 32  # kernels compiled together: the work lost if a run is killed
 @click.command("warm")
 @click.argument("models", nargs=-1, metavar="[MODEL]...")
 @options.level
-@options.workers("Let the workers of a scheduler of dask.distributed compile.")
+@options.workers("Compile on the workers of a dask.distributed scheduler.")
 @options.as_json
 def command(models: tuple[str, ...], level: str | None, workers: str | None, as_json: bool) -> int:
     """Compile the kernels of many models for target `cpu` together, so that building each of them takes no compiler.

@@ -31,9 +31,8 @@ class Batch:
     def __init__(self, session: Session, capacity: int) -> None:
         if STARTS not in {i.name for i in session.inputs}:
             raise RunError(
-                "OCC0501", "the decoder cannot continue texts of unlike lengths in one run: it keeps no caches, or "
-                           "does not take `attention_mask` and `position_ids`, nor has GroupQueryAttention that "
-                           "rotates",
+                "OCC0501", "the decoder cannot continue texts of different lengths in one run: it has no caches, or "
+                           "neither inputs `attention_mask` and `position_ids` nor GroupQueryAttention that rotates",
                 "export it with these inputs, or use a batch size of 1",
             )  # fmt: skip
         self._session, self._room = session, capacity + max(_SLACK, capacity // 8)

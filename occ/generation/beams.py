@@ -147,7 +147,9 @@ def _decided(how: Beams, found: Sequence[_Found], best: float, length: int, coun
 
 def _log_softmax(logits: np.ndarray) -> np.ndarray:
     if not np.isfinite(logits.max(-1)).all():
-        raise RunError("OCC0501", "the model gave logits that are no numbers", "see `occ diff` where they come from")
+        raise RunError(
+            "OCC0501", "the model returned logits that are not numbers", "`occ diff` shows where they come from"
+        )
     low = logits - logits.max(-1, keepdims=True)
     return low - np.log(np.exp(low).sum(-1, keepdims=True, dtype=np.float32))
 

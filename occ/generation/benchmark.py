@@ -138,7 +138,9 @@ def compare(
     capacity = prompt + count + 1
     if folder.context and capacity > folder.context:
         raise RunError(
-            "OCC0501", f"{prompt} and {count} tokens are more than the model takes, {folder.context}", "ask for fewer"
+            "OCC0501",
+            f"{prompt} and {count} tokens are more than the model supports, {folder.context}",
+            "ask for fewer",
         )
     with ExitStack() as held:
         model = find_or_build(folder, target, options=options)
@@ -187,7 +189,7 @@ def _measure(
                 seen[name].append(started[name].ask(ids=ids, count=made.count, sampled=made.sampled))
             except CannotGenerate as e:
                 if name == "occ":
-                    raise RunError("OCC0501", f"occ cannot write: {e}", "see `occ generate`") from None
+                    raise RunError("OCC0501", f"occ cannot generate: {e}", "see `occ generate`") from None
                 made.reasons[name] = str(e)
     for name in [n for n in names if n not in made.reasons]:
         first, token = (

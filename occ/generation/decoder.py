@@ -88,7 +88,7 @@ class Decoder:
         if len(found) < len(ids):
             raise RunError(
                 "OCC0501",
-                f"the model gives the logits of {len(found)} tokens, not of {len(ids)}",
+                f"the model returns the logits of {len(found)} tokens, not of {len(ids)}",
                 "build it with drafts",
             )
         return found[-len(ids) :].astype(np.float32)
@@ -101,14 +101,14 @@ class Decoder:
     def _append(self, ids: Sequence[int]) -> np.ndarray:
         """Append tokens; returns the logits of the last run, `[rows, vocabulary]`."""
         if not ids:
-            raise RunError("OCC0501", "there is no token to append", "give at least one")
+            raise RunError("OCC0501", "there is no token to append", "pass at least one")
         if not self._caches and not self._states:  # a decoder without cache: everything again
             ids = [*self.tokens, *ids]
             self.tokens = []
         end = len(self.tokens) + len(ids)
         if end > self.capacity:
             raise RunError(
-                "OCC0501", f"{end} tokens are more than the cache has room for, {self.capacity}", "raise `capacity`"
+                "OCC0501", f"{end} tokens exceed the capacity of the cache, {self.capacity}", "raise `capacity`"
             )
         logits = np.empty((0, 0))
         for part in np.array_split(np.array(ids, self._ids), self._parts(len(ids))):
@@ -225,17 +225,21 @@ def memory(session: Session, capacity: int, count: int = 1) -> tuple[np.dtype, l
     """
     ids = next((i for i in session.inputs if i.name == IDS), None)
     if ids is None or LOGITS not in {o.name for o in session.outputs}:
-        raise RunError("OCC0501", f"the model does not take `{IDS}` and give `{LOGITS}`", "give a decoder")
+        raise RunError(
+            "OCC0501", f"the model does not have the input `{IDS}` and the output `{LOGITS}`", "pass a decoder"
+        )
     others = [i for i in session.inputs if i.name not in (IDS, STARTS)]
     presents = presents_of([i.name for i in others], [o.name for o in session.outputs])
     if len(others) > len(presents) or any(not is_cache(i.name) for i in others):
-        names = ", ".join(f"`{i.name}`" for i in others if not is_cache(i.name)) or "more caches than it gives"
-        raise RunError("OCC0501", f"the decoder takes {names}", "export it with past key values, and nothing else")
+        names = ", ".join(f"`{i.name}`" for i in others if not is_cache(i.name)) or "more past caches than present ones"
+        raise RunError(
+            "OCC0501", f"the decoder takes {names}", "export it with past key values as its only other inputs"
+        )
     if isinstance(ids.shape[0], int) and ids.shape[0] != count:
         raise RunError(
             "OCC0501",
             f"the model takes {ids.shape[0]} text at a time, not {count}",
-            "give the folder with its model.onnx",
+            "pass the folder with its model.onnx",
         )
     caches, states = list[Cache](), list[State]()
     for past, present in zip(others, presents, strict=True):

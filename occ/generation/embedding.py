@@ -55,7 +55,7 @@ class TextEncoder:
             what = f"takes `{odd[0]}`" if odd else f"does not take `{IDS}`"
             raise RunError(
                 "OCC0501",
-                f"`{self.folder.model}` {what}: it is no encoder of texts",
+                f"`{self.folder.model}` {what}: it is not an encoder of texts",
                 "export it for feature extraction",
             )
 
@@ -125,7 +125,7 @@ class EmbeddingModel(TextEncoder):
         of_tokens = [n for n in (*_TOKENS, *ranks) if ranks.get(n) == 3]
         if not whole and not of_tokens:
             raise RunError(
-                "OCC0501", f"`{self.folder.model}` gives no vectors of tokens or texts, but {', '.join(ranks)}",
+                "OCC0501", f"`{self.folder.model}` returns no vectors of tokens or texts, but {', '.join(ranks)}",
                 "export it for feature extraction",
             )  # fmt: skip
         self._output, self._is_whole = (whole or of_tokens)[0], bool(whole)
@@ -195,7 +195,7 @@ class Reranker(TextEncoder):
         if len(shapes.get(LOGITS, ())) != 2 or shapes[LOGITS][1] != 1:
             raise RunError(
                 "OCC0501",
-                f"`{self.folder.model}` gives no `{LOGITS}` of one score",
+                f"`{self.folder.model}` returns no `{LOGITS}` with one score",
                 "export it for text classification",
             )
 

@@ -78,13 +78,13 @@ class EmbeddingFolder:
                 module.
         """
         if not path.exists():
-            raise RunError("OCC0501", f"`{path}` does not exist", "give a folder with a model and its tokenizer")
+            raise RunError("OCC0501", f"`{path}` does not exist", "pass a folder with a model and its tokenizer")
         home = path if path.is_dir() else path.parent
         home = home.parent if home.name == "onnx" else home
         model = model_file(home, {}) if path.is_dir() else path
         if model.suffix in (".gguf", ".safetensors", ".json"):
             raise RunError(
-                "OCC0501", f"`{model}` holds weights without a graph, and those of embedding models are not read",
+                "OCC0501", f"`{model}` has weights but no graph, which is not supported for embedding models",
                 "export it to ONNX: `optimum-cli export onnx`",
             )  # fmt: skip
         tokenizer = next((p for p in (home / "tokenizer.json", model.parent / "tokenizer.json") if p.exists()), None)
@@ -122,12 +122,12 @@ def _modules(home: Path) -> tuple[tuple[str, ...], tuple[Dense, ...], bool | Non
             (str(m["type"]).rpartition(".")[2], home / str(m["path"])) for m in json.loads(listed.read_text("utf-8"))
         ]
     except (OSError, ValueError, KeyError, TypeError) as e:
-        raise RunError("OCC0501", f"`{listed}` cannot be read: {e}", "take the file of the model again") from None
+        raise RunError("OCC0501", f"`{listed}` cannot be read: {e}", "download the file again") from None
     pooling, dense, normalize = ("mean",), list[Dense](), False
     for kind, path in modules:
         if not path.resolve().is_relative_to(home.resolve()):
             raise RunError(
-                "OCC0501", f"`{listed}` names `{path}`, which is outside of its folder", "take the files again"
+                "OCC0501", f"`{listed}` names `{path}`, which is outside of its folder", "download the files again"
             )
         if kind == "Pooling":
             pooling = _pooling(path)
@@ -153,10 +153,10 @@ def _pooling(path: Path) -> tuple[str, ...]:
         raise RunError("OCC0501", f"`{path}` pools by `{odd[0]!s:.40}`", f"known are {', '.join(POOLINGS)}")
     if config.get("include_prompt") is False:
         raise RunError(
-            "OCC0501", f"`{path}` has include_prompt=false, which is not supported", "give texts without a prompt"
+            "OCC0501", f"`{path}` has include_prompt=false, which is not supported", "pass texts without a prompt"
         )
     if config and not found:
-        raise RunError("OCC0501", f"`{path}` names no way of pooling", f"known are {', '.join(POOLINGS)}")
+        raise RunError("OCC0501", f"`{path}` does not define the pooling", f"known are {', '.join(POOLINGS)}")
     return found or ("mean",)
 
 
@@ -175,7 +175,7 @@ def _dense(path: Path) -> Dense:
         held = load_file(file)
         weight = held["linear.weight"].astype(np.float32)
     except (SafetensorError, KeyError, OSError) as e:
-        raise RunError("OCC0501", f"`{file}` cannot be read: {e}", "take the file of the model again") from None
+        raise RunError("OCC0501", f"`{file}` cannot be read: {e}", "download the file again") from None
     bias = held.get("linear.bias", np.zeros(len(weight))).astype(np.float32)
     return Dense(weight, bias, activation)
 

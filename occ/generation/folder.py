@@ -57,12 +57,12 @@ class Folder:
             RunError: OCC0501 there is no model, or several, or a file cannot be read.
         """
         if not path.exists():
-            raise RunError("OCC0501", f"`{path}` does not exist", "give a folder with a model, or an artifact")
+            raise RunError("OCC0501", f"`{path}` does not exist", "pass a folder with a model, or an artifact")
         home = path if path.is_dir() and not (path / "manifest.json").exists() else path.parent
         if home == path and encoder_file(home) is not None:
             raise RunError(
-                "OCC0501", f"`{path}` is an encoder-decoder, which `occ generate` and `occ transcribe` take",
-                "write its texts with `occ.LanguageModel` or `occ.Transcriber`",
+                "OCC0501", f"`{path}` is an encoder-decoder, for `occ generate` and `occ transcribe`",
+                "open it with `occ.LanguageModel` or `occ.Transcriber`",
             )  # fmt: skip
         genai, config = read_object(home / "genai_config.json").get("model", {}), read_object(home / "config.json")
         generation, words = read_object(home / "generation_config.json"), read_object(home / "tokenizer_config.json")
@@ -93,9 +93,9 @@ def read_object(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as e:
-        raise RunError("OCC0501", f"`{path}` cannot be read: {e}", "take the file of the model again") from None
+        raise RunError("OCC0501", f"`{path}` cannot be read: {e}", "download the file again") from None
     if not isinstance(found, dict):
-        raise RunError("OCC0501", f"`{path}` has no object", "take the file of the model again")
+        raise RunError("OCC0501", f"`{path}` has no object", "download the file again")
     return found
 
 
@@ -113,7 +113,7 @@ def model_file(home: Path, genai: dict[str, Any]) -> Path:
     if len(found) == 1:
         return found[0]
     listed = f"several models: {', '.join(p.name for p in found)}" if found else "no model"
-    raise RunError("OCC0501", f"`{home}` has {listed}", "give the path of one model.onnx or .gguf file")
+    raise RunError("OCC0501", f"`{home}` has {listed}", "pass the path of one model.onnx or .gguf file")
 
 
 def _of_gguf(path: Path) -> Folder:
@@ -125,7 +125,7 @@ def _of_gguf(path: Path) -> Folder:
     try:
         metadata = read_container(path).metadata
     except (OSError, ContainerError) as e:
-        raise RunError("OCC0501", f"`{path}` cannot be read: {e}", "take the file again") from None
+        raise RunError("OCC0501", f"`{path}` cannot be read: {e}", "download the file again") from None
     if metadata.get("split.count", 1) not in (0, 1):
         raise RunError(
             "OCC0501", f"`{path}` is one of {metadata['split.count']} parts of a model",

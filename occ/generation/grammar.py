@@ -37,7 +37,7 @@ class Grammars:
         try:
             self._tokenizer = llguidance.LLTokenizer(str(tokenizer), n_vocab=words, eos_token=list(eos_ids) or None)
         except Exception as e:  # the library raises nothing narrower
-            raise RunError("OCC0501", f"grammars cannot be followed with this tokenizer: {e}", "ask without") from None
+            raise RunError("OCC0501", f"grammars do not work with this tokenizer: {e}", "ask without") from None
 
     def json_schema(self, schema: Mapping[str, Any]) -> Grammar:
         """JSON that matches a schema; a space, or one or two newlines and an indent, may separate its parts.
@@ -77,7 +77,7 @@ class Grammars:
 
 
 def _unfollowable(why: str) -> RunError:
-    return RunError("OCC0501", f"the grammar cannot be followed: {why.strip()}", "change it")
+    return RunError("OCC0501", f"the grammar is not supported: {why.strip()}", "change it")
 
 
 class Grammar:

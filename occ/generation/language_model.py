@@ -81,11 +81,11 @@ class LanguageModel:
         options: Mapping[str, Any] | None = None,
     ) -> None:  # fmt: skip
         if capacity < 2:
-            raise RunError("OCC0501", f"capacity is {capacity}", "give room for at least 2 tokens")
+            raise RunError("OCC0501", f"capacity is {capacity}", "set a capacity of at least 2 tokens")
         if draft_tokens < 1:
-            raise RunError("OCC0501", f"draft_tokens is {draft_tokens}", "guess at least 1 token at a time")
+            raise RunError("OCC0501", f"draft_tokens is {draft_tokens}", "draft at least 1 token at a time")
         if draft is not None and several:
-            raise RunError("OCC0501", "drafts are for texts that have runs of their own", "serve one text at a time")
+            raise RunError("OCC0501", "drafts are not supported for batches", "serve without batching")
         folder = replace(Folder.of(Path(path)), adapter=None if adapter is None else Path(adapter))
         self.capacity, self._context = min(capacity, folder.context or capacity), folder.context
         self.eos_ids = folder.eos_ids
@@ -114,17 +114,18 @@ class LanguageModel:
             return None
         if not self.decoders.idle[0].can_go_back:
             raise RunError(
-                "OCC0501", "the decoder cannot take back tokens that were guessed wrong", "leave out `draft`"
+                "OCC0501", "the decoder cannot remove rejected draft tokens from its cache", "leave out `draft`"
             )
         if any(o.name == LOGITS and o.shape[-2:-1] == (1,) for o in self.session.outputs):
-            raise RunError("OCC0501", "the file gives the logits of the last token alone", "leave out `draft`")
+            raise RunError("OCC0501", "the model returns the logits of only the last token", "leave out `draft`")
         if draft == NGRAM:
             return NgramDrafts
         small = LanguageModel(draft, threads, self.capacity, target=target)
         if small._words != self._words:
             raise RunError(
-                "OCC0501", f"the model of the drafts has {small._words} words, and the model has {self._words}",
-                "give a smaller model of the same family",
+                "OCC0501", f"the draft model has {small._words} tokens in its vocabulary, but the model has "
+                f"{self._words}",
+                "use a smaller model of the same family",
             )  # fmt: skip
         return partial(ModelDrafts, small.decoders)
 
@@ -275,7 +276,7 @@ class LanguageModel:
         ids = self._speaking().encode(prompt) if isinstance(prompt, str) else [int(t) for t in prompt]
         if not 0 < len(ids) < self.capacity:
             more = "; the model takes no more" if self.capacity == self._context else ", or raise `capacity`"
-            raise RunError("OCC0501", f"the prompt has {len(ids)} tokens", f"give 1 to {self.capacity - 1}{more}")
+            raise RunError("OCC0501", f"the prompt has {len(ids)} tokens", f"use 1 to {self.capacity - 1}{more}")
         self._check_known(ids, "the prompt")
         return ids
 
@@ -297,7 +298,9 @@ class LanguageModel:
     ) -> list[list[Any]]:  # fmt: skip
         """The texts of the best beams, in pieces as `stream` yields them."""
         if do_sample:
-            raise RunError("OCC0501", "beams take the most probable texts, not some by chance", "leave out do_sample")
+            raise RunError(
+                "OCC0501", "beam search keeps the most probable texts, and does not sample", "leave out do_sample"
+            )
         if max_new_tokens < 0:
             raise RunError("OCC0501", f"max_new_tokens is {max_new_tokens}", "it must be 0 or above")
         Sampling(**{k: v for k, v in chance.items() if k != "seed"}, repetition_penalty=repetition_penalty)
@@ -345,7 +348,7 @@ class LanguageModel:
 
     def _speaking(self) -> Tokenizer:
         if self.tokenizer is None:
-            raise RunError("OCC0501", "there is no tokenizer.json beside the model", "add it, or give tokens")
+            raise RunError("OCC0501", "there is no tokenizer.json next to the model", "add it, or pass tokens")
         return self.tokenizer
 
 

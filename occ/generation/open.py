@@ -110,7 +110,7 @@ def find_or_build(
     generation = digest([Path(prepare.__file__).read_bytes()])
     if folder.adapter is not None and (folder.model.is_dir() or _is_zip(folder.model)):
         raise RunError(
-            "OCC0501", f"no adapter is added to the artifact `{folder.model}`", "give the model it was built from"
+            "OCC0501", f"no adapter is added to the artifact `{folder.model}`", "pass the model it was built from"
         )
     added = (
         []
@@ -129,8 +129,8 @@ def _find_or_build(
 ) -> Path | Artifact:
     if model.is_dir() or _is_zip(model):
         if how.get("options"):
-            what = f"`{model}` is an artifact, which stays as it was built"
-            raise RunError("OCC0501", what, "leave the options out, or give the ONNX model")
+            what = f"`{model}` is an artifact, which is compiled already"
+            raise RunError("OCC0501", what, "leave the options out, or pass the ONNX model")
         return model
     from occ.compiler.cache.artifact_cache import ArtifactCache, Request
     from occ.compiler.cache.cache import Cache

@@ -216,7 +216,7 @@ class LlamaCppRuntime:
         found = [model] if model.suffix == ".gguf" else sorted(model.parent.glob("*.gguf"))
         if len(found) != 1:
             raise CannotGenerate(
-                f"there are {len(found)} .gguf files beside the model" if found else "it takes a .gguf file"
+                f"there are {len(found)} .gguf files next to the model" if found else "it takes a .gguf file"
             )
         library = _imported("llama_cpp", "llama-cpp-python")
         self._model = library.Llama(

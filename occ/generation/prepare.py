@@ -53,7 +53,7 @@ def prepared(
     args = {a.name: a for a in m.main.args}
     if IDS not in args or LOGITS not in m.main.result_names:
         raise RunError(
-            "OCC0501", f"`{path}` is no decoder: it does not take `{IDS}` and give `{LOGITS}`",
+            "OCC0501", f"`{path}` is not a decoder: it does not have the input `{IDS}` and the output `{LOGITS}`",
             "export the model for text generation, with past key values",
         )  # fmt: skip
     _needed_results(m)

@@ -96,19 +96,19 @@ class Sampler:
             allowed: bool `[vocabulary]`, the tokens that a grammar allows; None for all.
 
         Raises:
-            RunError: OCC0501 a logit is NaN or +inf, or every token is ruled out.
+            RunError: OCC0501 a logit is NaN or +inf, or every token is banned.
         """
         best = int(logits.argmax())
         if not np.isfinite(logits[best]):
             raise RunError(
-                "OCC0501", "the model gave logits that are no numbers", "see `occ diff` where they come from"
+                "OCC0501", "the model returned logits that are not numbers", "`occ diff` shows where they come from"
             )
         s = self._sampling
         if allowed is not None or s.changes_logits:
             logits = self._adjusted(logits, allowed)
             best = int(logits.argmax())
             if logits[best] == -np.inf:
-                raise RunError("OCC0501", "every token is ruled out", "ban fewer, by `logit_bias` or `bad_words_ids`")
+                raise RunError("OCC0501", "every token is banned", "ban fewer, by `logit_bias` or `bad_words_ids`")
         if not s.do_sample or s.temperature == 0:
             return best
         scores = self._buffer(len(logits))

@@ -57,7 +57,7 @@ class Seq2SeqFiles:
             first = step = merged
         if not step.is_file():
             raise RunError(
-                "OCC0501", f"`{near}` has an encoder, and neither `{_MERGED}` nor a decoder with and one without a "
+                "OCC0501", f"`{near}` has an encoder, but neither `{_MERGED}` nor two decoders, with and without a "
                            "past",
                 "export the model with optimum, for a task `...-with-past`",
             )  # fmt: skip

@@ -55,7 +55,7 @@ def prepared_cross(path: Path) -> Module:
     _take_branch(m, path, "else_branch")
     wanted = [n for n in m.main.result_names if is_cross(n)]
     if not wanted or STATES not in {a.name for a in m.main.args}:
-        raise _refused(path, "it gives no keys and values of the encoder")
+        raise _refused(path, "it does not return the encoder's keys and values")
     _keep_results(m, wanted)
     m.main.result_names = [n.replace("present", "past_key_values", 1) for n in wanted]
     for a in [a for a in m.main.args if a.name == IDS]:  # only whose shape is read
@@ -106,7 +106,7 @@ def _take_branch(m: Module, path: Path, name: str) -> None:
         return
     branches = [op for op in arg.users if op.name == "If" and op.parent is m.main.body]
     if not branches:
-        raise _refused(path, f"nothing follows from `{_WITH_PAST}`")
+        raise _refused(path, f"`{_WITH_PAST}` has no matching outputs")
     arg.replace_uses(m.add_weight(arg.name, np.array([name == "then_branch"])))
     m.main.body.args.remove(arg)
     for op in branches:

@@ -30,11 +30,11 @@ def read_sound(path: Path, rate: int) -> np.ndarray:
     try:
         samples, given = _read_wave(path.read_bytes())
     except OSError as e:
-        raise RunError("OCC0501", f"`{path}` cannot be read: {e.strerror}", "give a WAV file") from None
+        raise RunError("OCC0501", f"`{path}` cannot be read: {e.strerror}", "pass a WAV file") from None
     except (ValueError, struct.error) as e:
         raise RunError(
             "OCC0501",
-            f"`{path}` is no WAV file that can be read: {e}",
+            f"`{path}` is not a WAV file that can be read: {e}",
             f"convert it: `ffmpeg -i FILE -ar {rate} -ac 1 out.wav`",
         ) from None
     return resampled(samples, given, rate)
@@ -43,7 +43,7 @@ def read_sound(path: Path, rate: int) -> np.ndarray:
 def _read_wave(data: bytes) -> tuple[np.ndarray, int]:
     """Samples `[n]` of all channels mixed, and the sample rate."""
     if data[:4] != b"RIFF" or data[8:12] != b"WAVE":
-        raise ValueError("it does not begin as one")
+        raise ValueError("its header is wrong")
     form, at = None, 12
     while at + 8 <= len(data):
         kind, size = data[at : at + 4], struct.unpack_from("<I", data, at + 4)[0]
@@ -128,7 +128,7 @@ class MelSpectrogram:
         found = {k: config[name] for k, name in names.items() if name in config}
         if odd := [names[k] for k, v in found.items() if not isinstance(v, int) or not 0 < v < 1 << 20]:
             raise RunError(
-                "OCC0501", f"`{odd[0]}` of preprocessor_config.json is no size", "take the file of the model again"
+                "OCC0501", f"`{odd[0]}` of preprocessor_config.json is not a size", "download the file again"
             )
         return cls(**found)
 

@@ -41,7 +41,7 @@ class Tokenizer:
             self._reader = Reader.from_str(source) if isinstance(source, str) else Reader.from_file(str(source))
         except Exception as e:  # the library raises nothing narrower
             name = "the vocabulary of the model" if isinstance(source, str) else f"`{source}`"
-            raise RunError("OCC0501", f"{name} is no tokenizer: {e}", "take the file of the model again") from None
+            raise RunError("OCC0501", f"{name} is not a tokenizer: {e}", "download the file again") from None
         self._cutting: dict[int | None, Any] = {}  # truncation and padding are done here
         self.source, self.template, self.special = source, template, dict(special or {})
 
@@ -101,7 +101,7 @@ class Tokenizer:
             RunError: OCC0501 the model has no chat template, it rejects the messages, or `jinja2` is not installed.
         """
         if not self.template:
-            raise RunError("OCC0501", "the model has no chat template", "give a prompt, or a chat_template.jinja")
+            raise RunError("OCC0501", "the model has no chat template", "pass a prompt, or add a chat_template.jinja")
         try:
             from jinja2.sandbox import ImmutableSandboxedEnvironment
         except ModuleNotFoundError:
@@ -117,7 +117,7 @@ class Tokenizer:
             )  # fmt: skip
         except Exception as e:  # a template is a program: it can fail in any way
             raise RunError(
-                "OCC0501", f"the chat template does not take these messages: {e}", "change them, or the template"
+                "OCC0501", f"the chat template rejects these messages: {e}", "change them, or the template"
             ) from None
         return self.encode(made, special=False)
 

@@ -44,7 +44,7 @@ class TextToText(LanguageModel):
         files = Seq2SeqFiles.of(Path(path))
         assert files is not None, "`LanguageModel` has looked"
         if several:
-            what = f"`{path}` is an encoder-decoder, which writes one text at a time"
+            what = f"`{path}` is an encoder-decoder, which generates one text at a time"
             raise RunError("OCC0501", what, "leave out `several`")
         if adapter is not None:
             raise RunError(
@@ -56,7 +56,7 @@ class TextToText(LanguageModel):
         if files.config.get("model_type") == "whisper":
             raise RunError("OCC0501", f"`{path}` reads sounds, not texts", "`occ transcribe`, or `occ.Transcriber`")
         if capacity < 2:
-            raise RunError("OCC0501", f"capacity is {capacity}", "give room for at least 2 tokens")
+            raise RunError("OCC0501", f"capacity is {capacity}", "set a capacity of at least 2 tokens")
         self._model = Seq2Seq(files, threads, capacity, target=target)
         given = {i.name: numpy_dtype(i.dtype) for i in self._model.encoder.inputs}
         if given.keys() != {IDS}:
@@ -72,7 +72,7 @@ class TextToText(LanguageModel):
             (k for n in ("decoder_start_token_id", "bos_token_id") if isinstance(k := files.config.get(n), int)), None
         )
         if start is None:
-            raise RunError("OCC0501", f"`{path}` does not say with which token texts begin", "add its config.json")
+            raise RunError("OCC0501", f"`{path}` does not define the first token of texts", "add its config.json")
         forced = files.config.get("forced_bos_token_id")
         self._start = [start, forced] if isinstance(forced, int) else [start]
 
@@ -104,7 +104,7 @@ class TextToText(LanguageModel):
 
     def batch(self) -> Batch:
         """Raises RunError: texts are generated one by one."""
-        raise RunError("OCC0501", "an encoder-decoder writes one text at a time", "leave out `batch_size`")
+        raise RunError("OCC0501", "an encoder-decoder generates one text at a time", "leave out `batch_size`")
 
     def _beams(self, *_: Any, **__: Any) -> list[list[Any]]:
-        raise RunError("OCC0501", "an encoder-decoder takes no beams", "leave out `num_beams`")
+        raise RunError("OCC0501", "beam search is not supported for an encoder-decoder", "leave out `num_beams`")

@@ -69,7 +69,9 @@ class Transcriber:
     def __init__(self, path: str | os.PathLike[str], threads: int | None = None, *, target: str = DEFAULT) -> None:
         files = Seq2SeqFiles.of(Path(path)) if Path(path).is_dir() else None
         if files is None:
-            raise RunError("OCC0501", f"`{path}` is no folder with encoder_model.onnx", "export Whisper with optimum")
+            raise RunError(
+                "OCC0501", f"`{path}` is not a folder with encoder_model.onnx", "export Whisper with optimum"
+            )
         config, tokenizer = files.config, files.home / "tokenizer.json"
         if not tokenizer.exists():
             raise RunError("OCC0501", f"`{path}` has no tokenizer.json", "add the tokenizer of the model")
@@ -88,7 +90,7 @@ class Transcriber:
         self._model = Seq2Seq(files, threads, target=target)
         if [i.name for i in self._model.encoder.inputs] != [_FEATURES]:
             raise RunError(
-                "OCC0501", f"the encoder of `{path}` does not take `{_FEATURES}`", "give a folder of Whisper"
+                "OCC0501", f"the encoder of `{path}` does not take `{_FEATURES}`", "pass a folder with Whisper"
             )
         if (bands := self._model.encoder.inputs[0].shape[1]) != self.mel.bands:
             raise RunError("OCC0501",
@@ -125,7 +127,7 @@ class Transcriber:
             raise RunError(
                 "OCC0501",
                 f"the sound has the shape {list(samples.shape)}, or is not finite",
-                "give samples of one channel",
+                "pass samples of one channel",
             )
         self._check(language, task)
         found, segments, at = list[str](), list[Segment](), 0
@@ -148,7 +150,7 @@ class Transcriber:
             known = (
                 f"it knows {', '.join(sorted(self.languages))}"
                 if self.languages
-                else "it knows one language: give none"
+                else "it has only one language: leave it out"
             )
             raise RunError("OCC0501", f"the model does not know the language `{language}`", known)
         if task != "transcribe" and task not in self._tasks:

@@ -58,7 +58,7 @@ def register(
         The name for `providers=`.
 
     Raises:
-        ValueError: `build` is none of these. TypeError: `least` is no number.
+        ValueError: `build` is none of these. TypeError: `least` is not a number.
         ImportError: onnxruntime is not installed, or is older than 1.23, for Ascend devices 1.24.
         CompileError: OCC0303 there is no such target, or it makes no native code; OCC0401 there is no C++ compiler,
             which builds the library on first use. OCC0603 an option is wrong. For Ascend devices, OCC0406 there is no

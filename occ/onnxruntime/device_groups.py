@@ -32,10 +32,10 @@ _OF_SESSIONS = (
 )  # fmt: skip
 # Restrictions due to what onnxruntime must know about a model, with remedies.
 _NOT_IN_SESSIONS = {
-    "dynamic_ranges": "give sizes as gears: dynamic_batch_size=1,2,8 or dynamic_dims=NAME=1;NAME=8",
+    "dynamic_ranges": "set sizes as gears: dynamic_batch_size=1,2,8 or dynamic_dims=NAME=1;NAME=8",
     "aipp": "`occ.load` takes pictures",
-    "input_fp16_nodes": "types are those of the model: cast in it",
-    "output_type": "types are those of the model: cast in it",
+    "input_fp16_nodes": "types come from the model: add a Cast there",
+    "output_type": "types come from the model: add a Cast there",
 }
 # A memory limit too: data-dependent sizes, which onnxruntime must know before a run, stay on the CPU.
 _ALL_MEMORY = str(1 << 60)
@@ -93,7 +93,7 @@ class DeviceGroups:
             raise error("OCC0603", message, help=help_)
         for key, remedy in _NOT_IN_SESSIONS.items():
             if getattr(options, key):
-                raise error("OCC0603", f"`{key}` does not go with sessions of onnxruntime", help=remedy)
+                raise error("OCC0603", f"`{key}` is not supported in sessions of onnxruntime", help=remedy)
         if dict(options.atc).get("external_weight", "0") != "0":
             message = "`atc.external_weight` puts weights beside an .om, which sessions of onnxruntime load from memory"
             raise error("OCC0603", message, help="leave it out here; `occ build -C atc.external_weight=1` takes it")
@@ -154,7 +154,7 @@ class DeviceGroups:
         while nodes := [k for k in wanted if k not in self.left]:
             model = self._part(nodes, numbered=True)
             if model is None:
-                self.left |= dict.fromkeys(nodes, "a value at their border is no tensor")
+                self.left |= dict.fromkeys(nodes, "a value at their border is not a tensor")
                 return
             known = {n: v for n, v in dims.items() if n in _symbols(model)}
             settings = Settings(
@@ -185,7 +185,7 @@ class DeviceGroups:
         """A compiled group; None with reasons in `left` if that is not possible."""
         model = self._part(nodes)
         if model is None:
-            self.left |= dict.fromkeys(nodes, "a value at its border is no tensor")
+            self.left |= dict.fromkeys(nodes, "a value at its border is not a tensor")
             return None
         borders = [*model.graph.input, *model.graph.output]
         if strange := next((v.name for v in borders if not v.name.isprintable()), None):
@@ -266,7 +266,7 @@ def _compile(
     if len(m.parts) != 1 or m.cpu_subgraphs:
         if not m.parts and not m.cpu_subgraphs:
             return b"", "", [t.name for t in m.outputs]
-        raise error("OCC0301", f"it would become {len(m.parts)} parts on the device")
+        raise error("OCC0301", f"it would be divided into {len(m.parts)} parts on the device")
     missing = sorted({t.name for t in m.outputs} - {t.name for t in m.parts[0].outputs})
     if missing:
         return b"", "", missing

@@ -97,7 +97,7 @@ def emit(
 
     Raises:
         CompileError: OCC0101, OCC0102 the model cannot be read; OCC0301 occ has code for no group of it; OCC0404 there
-            is no `atc`.
+            is not a `atc`.
     """
     whole, folder = loaded(model)
     source = Path(model) if isinstance(model, (str, os.PathLike)) and not (dims or shapes) else None
@@ -113,7 +113,7 @@ def emit(
     claims = Claims(library, target, dict(options or {}), least)
     groups = list(claims.groups(facts))
     if not groups:
-        reason = next(iter(claims.refused.values()), "no operator of it is one that occ compiles")
+        reason = next(iter(claims.refused.values()), "occ compiles none of its operators")
         raise error("OCC0301", "nothing of the model becomes native code", notes=reason.splitlines()[:4])
     notes = _notes(whole, source, Path(out), groups)
     made = [_made(nodes, path, {"notes": notes} if notes else {}) for nodes, path in groups]

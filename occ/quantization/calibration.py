@@ -135,7 +135,7 @@ def _fitting(x: np.ndarray, port: ValueInfoProto, place: str) -> np.ndarray:
     if x.size == 0:
         raise RunError("OCC0501", f"{what} has no elements: {list(x.shape)}")
     if x.dtype.kind == "f" and not np.isfinite(x).all():
-        raise RunError("OCC0501", f"{what} has infinities or NaN, which have no place in a range")
+        raise RunError("OCC0501", f"{what} has infinities or NaN, which have no range")
     return x
 
 

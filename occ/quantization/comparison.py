@@ -94,9 +94,11 @@ class Comparison:
                 for o, d in outputs.items()
             ]
         if any(t.spread > UNSTEADY for t in self.times.values()):
-            made.append("unsteady: blocks of runs took very different times, something else uses the processors")
+            made.append("unsteady: blocks of runs took very different times, since something else uses the processors")
         if self.losses:
-            made.append("nodes that lose most (root mean square of each alone); --keep NAME leaves one in floats")
+            made.append(
+                "nodes with the largest error (root mean square of each alone); --keep NAME leaves one in floats"
+            )
             made += [
                 f"{'':8} {one.error:.1e}  {one.node}  ({one.type}, {_size(one.weights)} of weights)"
                 for one in self.losses[:most]

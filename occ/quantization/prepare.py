@@ -49,13 +49,13 @@ def _check_floats(model: ModelProto, *, halves: bool) -> None:
     for node in nodes_of(model.graph):
         if is_coded(node):
             where = f"`{shorten(node.name or node.output[0])}` is {node.op_type}"
-            help_ = "quantise the model in floats that it was made of; occ compiles a quantised one as it is"
-            raise error("OCC0617", f"the model is quantised already: {where}", help=help_)
+            help_ = "quantise the float model that it was made from; occ compiles a quantised model directly"
+            raise error("OCC0617", f"the model is already quantised: {where}", help=help_)
     half = next((t for t in model.graph.initializer if t.data_type in _HALVES and len(t.dims) > 1), None)
     if half is not None and not halves:
         text = (
-            f"the weight `{shorten(half.name)}` is {_HALVES[half.data_type]}: codes of activations are made of f32 "
-            "models"
+            f"the weight `{shorten(half.name)}` is {_HALVES[half.data_type]}: activations can only be quantised in "
+            "f32 models"
         )
         raise error(
             "OCC0617", text, help="export the model in f32; `--weights int8` and `--weights int4` take this one"
@@ -145,7 +145,7 @@ def _name_nodes(graph: GraphProto) -> None:
 
 def _meant(name: str, known: set[str]) -> str:
     if set(name.split(",")) <= known:
-        return "names are given one by one: repeat --keep"
+        return "repeat --keep for each name"
     return closest(name, known) or "`occ inspect --nodes` lists them"
 
 

@@ -120,9 +120,9 @@ def quantize(
 
 
 _WANTED = {
-    "static": "codes are made of products, and of what is between them, with weights in f32",
-    "dynamic": "codes are made of Conv, MatMul, Gemm, LSTM and Attention with constant weights in f32",
-    "weights": "codes are made of the constant matrices of MatMul and Gemm",
+    "static": "only products with f32 weights, and nodes between them, are quantised",
+    "dynamic": "only Conv, MatMul, Gemm, LSTM and Attention with constant f32 weights are quantised",
+    "weights": "only constant matrices of MatMul and Gemm are quantised",
 }
 
 

@@ -94,10 +94,11 @@ class OccRuntime(mlserver.MLModel):  # pyright: ignore[reportUntypedBaseClass, r
         ports = {p.name: p for p in self._session.inputs}
         given = {i.name: i for i in payload.inputs}
         if len(given) < len(payload.inputs):
-            raise InferenceError("an input is given twice")
+            raise InferenceError("an input occurs twice")
         if given.keys() != ports.keys():
             raise InferenceError(
-                f"the model takes {', '.join(map(str, ports.values()))}; given: {', '.join(given) or 'nothing'}"
+                f"the model takes {', '.join(map(str, ports.values()))}; the request has: "
+                f"{', '.join(given) or 'nothing'}"
             )
         wanted = sum(abs(math.prod(i.shape)) * numpy_dtype(ports[n].dtype).itemsize for n, i in given.items())
         if wanted > self._largest:
@@ -143,7 +144,7 @@ def _decoded(port: Port, given: Any) -> np.ndarray:
     try:
         data = np.asarray(getattr(given.data, "root", given.data))
     except ValueError:
-        raise InferenceError(f"the data of the input `{port.name}` are no array") from None
+        raise InferenceError(f"the data of the input `{port.name}` are not an array") from None
     if data.size != math.prod(shape):
         raise InferenceError(
             f"the input `{port.name}` has {data.size} elements, its shape {list(shape)} has {math.prod(shape)}"

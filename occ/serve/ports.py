@@ -28,4 +28,4 @@ def check_ports(host: str, first: int, count: int) -> None:
                 others = f"; the server takes {first} to {first + count - 1}" if count > 1 else ""
                 taken = e.errno == errno.EADDRINUSE
                 why = f"port {port} of {host} is taken" if taken else f"cannot listen at {host}:{port}: {e.strerror}"
-                raise RunError("OCC0501", f"{why}{others}", "give another one, with --port or --host") from None
+                raise RunError("OCC0501", f"{why}{others}", "choose another one with --port or --host") from None

@@ -128,7 +128,7 @@ class RestFront:
         try:
             asked = RepositoryIndexRequest.model_validate_json(await self._body(request) or b"{}")
         except ValueError as e:
-            raise InferenceError(f"the body is no request for an index: {e}") from None
+            raise InferenceError(f"the body is not a request for an index: {e}") from None
         found = await self._repository.index(asked)
         return JSONResponse([r.model_dump(mode="json", exclude_none=True) for r in found.root])
 
@@ -148,7 +148,7 @@ def _named(request: Request) -> dict[str, str | None]:
 def _header(request: Request) -> int | None:
     text = request.headers.get(HEADER)
     if text is not None and not (text.isascii() and text.isdigit()):
-        raise InferenceError(f"{HEADER} is {text!r}, which is no number")
+        raise InferenceError(f"{HEADER} is {text!r}, which is not a number")
     return None if text is None else int(text)
 
 

@@ -44,7 +44,7 @@ def request_of(body: bytes, header: int | None) -> ArrayRequest:
     except ValidationError as e:
         raise InferenceError("; ".join(f"{'.'.join(map(str, p['loc']))}: {p['msg']}" for p in e.errors())) from None
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as e:
-        raise InferenceError(f"the body is no inference request: {type(e).__name__}: {e}") from None
+        raise InferenceError(f"the body is not an inference request: {type(e).__name__}: {e}") from None
     return request
 
 
@@ -62,14 +62,14 @@ def _inputs(inputs: Sequence[Any], data: memoryview) -> list[RequestInput]:
         made[-1].data = TensorData.model_construct(root=_array(made[-1], data[:size]))
         data = data[size:]
     if data:
-        raise ValueError(f"{len(data)} bytes after the JSON belong to no input")
+        raise ValueError(f"{len(data)} bytes after the JSON do not belong to an input")
     return made
 
 
 def _array(given: RequestInput, data: memoryview) -> np.ndarray:
     """The flat array of an input; data of the protocol are little-endian."""
     if given.datatype == "BYTES":
-        raise ValueError(f"the input `{given.name}` has strings, which no model here takes")
+        raise ValueError(f"the input `{given.name}` has strings, which no model here accepts")
     dtype = np.dtype(codec.to_dtype(given)).newbyteorder("<")
     if min(given.shape, default=0) < 0 or len(data) != math.prod(given.shape) * dtype.itemsize:
         wanted = f"the shape {given.shape} of {given.datatype}"

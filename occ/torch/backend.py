@@ -117,9 +117,7 @@ class _ByNumbers:
         """Compile the graph for these numbers; eager mode if that fails, as in `backend`."""
         try:
             if len(self.compiled) >= _MOST:
-                raise Fallback(
-                    f"a graph is compiled for {_MOST} values of the numbers that it is called with, and for no more"
-                )
+                raise Fallback(f"a graph is compiled for at most {_MOST} values of its numeric arguments")
             fixed = with_constants(self.gm, dict(zip(self.places, numbers, strict=True)))
             return _Compiled(fixed, inputs, self.options, strict=self.strict)
         except Exception as e:
@@ -147,9 +145,9 @@ class _Compiled:
 
         tensors = [e for e in example_inputs if isinstance(e, torch.Tensor)]
         if torch.is_grad_enabled() and any(t.requires_grad for t in tensors):
-            raise Fallback("gradients are wanted: call it under torch.no_grad() or torch.inference_mode()")
+            raise Fallback("gradients are enabled: call it under torch.no_grad() or torch.inference_mode()")
         if foreign := next((t.device for t in tensors if t.device.type != "cpu"), None):
-            raise Fallback(f"a tensor lies on {foreign}")
+            raise Fallback(f"a tensor is on {foreign}")
         if any(getattr(n.target, "__name__", "") in _FAST_PATHS for n in gm.graph.nodes):
             raise Fallback(
                 "an operator of torch's fast path: call torch.backends.mha.set_fastpath_enabled(False) before"
@@ -229,7 +227,7 @@ class _Compiled:
         if key not in self.sessions:
             self.sessions[key] = None  # unless it succeeds
             if len(self.sessions) > _MOST:
-                raise Fallback(f"a graph is compiled for {_MOST} sizes that torch's exporter fixes, and for no more")
+                raise Fallback(f"a graph is compiled for at most {_MOST} of the sizes that torch's exporter fixes")
             self._compile(tensors)
         return self.sessions[key]
 

@@ -174,7 +174,7 @@ def _results(graph: Any, places: Sequence[Any]) -> tuple[tuple[str, Any], ...]:
             results.append(("input", places.index(value)))
         else:
             if isinstance(value.meta.get("example_value"), (torch.SymInt, int)):
-                raise ValueError("a result is a size")  # noqa: TRY004 - it is no argument of ours
+                raise ValueError("a result is a size")  # noqa: TRY004 - it is not an argument of ours
             if value not in computed:
                 computed.append(value)
             results.append(("result", computed.index(value)))

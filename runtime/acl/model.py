@@ -154,7 +154,7 @@ class Model:
         """Check a size of 0: correct for empty tensors and open shapes, otherwise a failure."""
         is_open = self.gears is None and any(d < 0 for d in tensor.dims)
         if not tensor.size and not is_open and 0 not in tensor.dims:
-            raise RunError("OCC0512", f"{doing} failed: AscendCL gives no size for `{tensor.name}`")
+            raise RunError("OCC0512", f"{doing} failed: AscendCL reports no size for `{tensor.name}`")
 
     def open_format(self, k: int) -> int:
         """The aclFormat of an input with an open shape; ND if the model does not state it."""

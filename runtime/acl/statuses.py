@@ -70,7 +70,7 @@ HELPS: dict[int, str] = {
     100002: "another library of this process initialised AscendCL; initialise it before occ",
     100039: "set LD_LIBRARY_PATH by the toolkit's `set_env.sh`, so that the real library is found",
     148049: "source the toolkit's `set_env.sh`: it sets ASCEND_OPP_PATH",
-    145013: "the shapes must be those of one of the gears that the model was compiled for",
+    145013: "the shapes must match one of the gears that the model was compiled for",
     507008: "build for this device: `-C soc_version=...`; `npu-smi info` shows its name",
     545001: "an `.om` runs on the SoC it was built for, on the same or a newer CANN",
     545005: "install the operator package of this SoC, or build the `.om` again with this CANN",

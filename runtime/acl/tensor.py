@@ -32,7 +32,7 @@ class DeviceTensor:
         """
         self.shape, self.dtype, self.device_id = tuple(shape), np.dtype(dtype), device_id
         if self.dtype.hasobject:
-            raise RunError("OCC0501", f"a tensor of {self.dtype} cannot lie on a device", "devices take numbers")
+            raise RunError("OCC0501", f"a tensor of {self.dtype} cannot be on a device", "devices take numbers")
         self._owner = Owner()
         with self._owner:
             self._device = process.acquire(device_id)

@@ -8,7 +8,7 @@
 using namespace occ::runtime;
 
 static int map_weights(occ_model *m, const char *path) {
-    if (!path) return fail(nullptr, OCC_ERROR_ARGUMENT, "the weights of `%s` are in a file: give its path", occ_name(m));
+    if (!path) return fail(nullptr, OCC_ERROR_ARGUMENT, "the weights of `%s` are in a file: pass its path", occ_name(m));
     const int code = m->weights_file.open(path);
     return code ? fail(nullptr, OCC_ERROR_FILE, "the weights `%s` cannot be read: %s", path, strerror(code)) : OCC_OK;
 }

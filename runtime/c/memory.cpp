@@ -89,7 +89,7 @@ using namespace occ::runtime;
 
 extern "C" int occ_use_memory(void *memory, size_t bytes) {
     const Hold hold;
-    if (reserve.pieces) return fail(nullptr, OCC_ERROR_ARGUMENT, "the memory that was given before is in use");
+    if (reserve.pieces) return fail(nullptr, OCC_ERROR_ARGUMENT, "memory of an earlier call is in use");
     const size_t skipped = (kAlignment - reinterpret_cast<uintptr_t>(memory) % kAlignment) % kAlignment;
     const size_t usable = memory && bytes > skipped ? (bytes - skipped) / kAlignment * kAlignment : 0;
     if (memory && usable < 2 * kAlignment) return fail(nullptr, OCC_ERROR_ARGUMENT, "%zu bytes are too few", bytes);

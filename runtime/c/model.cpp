@@ -130,7 +130,7 @@ size_t occ_element_size(int32_t dtype) {
 
 int occ_set_threads(occ_model *m, int threads) {
     if (!m) return fail(nullptr, OCC_ERROR_ARGUMENT, "the model is null");
-    if (threads < 1) return fail(m, OCC_ERROR_ARGUMENT, "threads is %d: give at least 1", threads);
+    if (threads < 1) return fail(m, OCC_ERROR_ARGUMENT, "threads is %d: use at least 1", threads);
     m->threads = threads;
     return OCC_OK;
 }
@@ -148,7 +148,7 @@ int occ_verify(const occ_model *m) {
     char found[65];
     sha256_hex(m->weights_bytes.data, m->weights_bytes.size, found);
     if (!strcmp(found, m->weights_digest)) return OCC_OK;
-    return fail(m, OCC_ERROR_DAMAGED, "the weights of `%s` do not have their digest: build it again", occ_name(m));
+    return fail(m, OCC_ERROR_DAMAGED, "the weights of `%s` do not match their digest: build it again", occ_name(m));
 }
 
 }  // extern "C"

@@ -91,7 +91,7 @@ int use_weights(occ_model *model, Bytes bytes);
 
 // Common part of all functions that open a model, which `fill` builds.
 template<typename F> int open_model(occ_model **model, F fill) {
-    if (!model) return fail(nullptr, OCC_ERROR_ARGUMENT, "there is no place for the model");
+    if (!model) return fail(nullptr, OCC_ERROR_ARGUMENT, "the pointer to the model is null");
     *model = nullptr;
     occ_model *m = empty_model();
     if (!m) return fail(nullptr, OCC_ERROR_MEMORY, "there is no memory for a model");

@@ -26,8 +26,8 @@ constexpr char kManifest[] = "manifest.json", kLibrary[] = "kernels/model.so", k
 int find(const Members &members, const char *label, const char *name, Mapping &member) {
     switch (members.find(name, member)) {
         case Found::yes: return OCC_OK;
-        case Found::missing: return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` is no artifact: `%s` is missing", label, name);
-        case Found::damaged: return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` is no artifact, or damaged: build it again", label);
+        case Found::missing: return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` is not an artifact: `%s` is missing", label, name);
+        case Found::damaged: return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` is not an artifact, or damaged: build it again", label);
         default: return fail(nullptr, OCC_ERROR_FILE, "`%s` in `%s` cannot be read: %s", name, label, strerror(errno));
     }
 }
@@ -144,9 +144,9 @@ int load_library(occ_model *m, const Members &members, Bytes manifest, const cha
     sha256_hex(code.data, code.size, found);
     int status = OCC_OK;
     if (!digest_in(manifest, kLibrary, given) || strcmp(found, given) != 0) {
-        status = fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` does not have its digest: build it again", kLibrary, label);
+        status = fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` does not match its digest: build it again", kLibrary, label);
     } else if (!is_whole_library(code)) {
-        status = fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` is cut off, or no library: build it again", kLibrary, label);
+        status = fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` is cut off, or not a library: build it again", kLibrary, label);
     } else {
         status = check_machine(code, label);
         if (!status) status = load_code(m, code, label);
@@ -212,7 +212,7 @@ int enter_machine(Members &members, Mapping &manifest, const char *label) {
     if (int status = find(members, label, kManifest, manifest)) return status;
     sha256_hex(manifest.data, manifest.size, found);
     if (known && !strcmp(found, given)) return OCC_OK;
-    return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` does not have its digest: build it again", name, label);
+    return fail(nullptr, OCC_ERROR_DAMAGED, "`%s` of `%s` does not match its digest: build it again", name, label);
 }
 
 // The weights of the machine, or those it shares with the first.
@@ -229,7 +229,7 @@ int open_members(occ_model *m, Members members, const char *label) {
     if (!status && m->facts->weights.count) {
         status = find_weights(members, label, m->weights_file);
         if (!status && !digest_in(manifest, kWeights, m->weights_digest)) {
-            status = fail(nullptr, OCC_ERROR_DAMAGED, "the manifest of `%s` has no digest of the weights", label);
+            status = fail(nullptr, OCC_ERROR_DAMAGED, "the manifest of `%s` has no digest for the weights", label);
         }
         if (!status) status = use_weights(m, m->weights_file);
     }
@@ -240,7 +240,7 @@ int open_members(occ_model *m, Members members, const char *label) {
 int map_file(occ_model *m, int fd, const char *label) {
     struct stat facts;
     if (fstat(fd, &facts)) return fail(nullptr, OCC_ERROR_FILE, "`%s` cannot be read: %s", label, strerror(errno));
-    if (!S_ISREG(facts.st_mode)) return fail(nullptr, OCC_ERROR_FILE, "`%s` is no file", label);
+    if (!S_ISREG(facts.st_mode)) return fail(nullptr, OCC_ERROR_FILE, "`%s` is not a file", label);
     if (int code = m->file.map(fd, 0, size_t(facts.st_size))) {
         return fail(nullptr, OCC_ERROR_FILE, "`%s` cannot be mapped: %s", label, strerror(code));
     }

@@ -77,7 +77,7 @@ int task_of(void *loop, int k) {
 // Artifacts cannot be opened: their code is a library for Linux.
 int no_artifacts(occ_model **model) {
     if (model) *model = nullptr;
-    return fail(nullptr, OCC_ERROR_UNSUPPORTED, "this system has no artifacts: link the model into the program (`--emit static`)");
+    return fail(nullptr, OCC_ERROR_UNSUPPORTED, "artifacts do not work on this system: link the model into the program (`--emit static`)");
 }
 
 }  // namespace

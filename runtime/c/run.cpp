@@ -157,10 +157,10 @@ int explain(const occ_model *m, int32_t code, const Block *b) {
         }
     }
     if (code == OCC_HOST) return fail(m, OCC_ERROR_UNSUPPORTED, "node `%s` needs Python", nodes);
-    if (code == OCC_NO_MEMORY) return fail(m, OCC_ERROR_MEMORY, "there is no memory for a size that the run has found");
-    if (code == OCC_MISFIT) return fail(m, OCC_ERROR_RUN, "node `%s` gave other sizes than the model says", nodes);
+    if (code == OCC_NO_MEMORY) return fail(m, OCC_ERROR_MEMORY, "there is no memory for a size computed by the run");
+    if (code == OCC_MISFIT) return fail(m, OCC_ERROR_RUN, "node `%s` returned other sizes than the model declares", nodes);
     if (b->call.detail == kNoMemory) {
-        return fail(m, OCC_ERROR_MEMORY, "there is no memory for what the kernel of node `%s` computes with", nodes);
+        return fail(m, OCC_ERROR_MEMORY, "there is no scratch memory for the kernel of node `%s`", nodes);
     }
     const char *said = m->message ? m->message() : "";
     if (*said) return fail(m, OCC_ERROR_RUN, "the kernel of node `%s` failed: %s", nodes, said);
@@ -177,7 +177,7 @@ int learn(occ_model *m, Block *b, const occ_tensor *inputs, size_t n) {
     b->call.threads = 1;
     const int32_t code = m->entry(&b->call);
     if (code != OCC_MEMORY) return explain(m, code, b);
-    if (b->call.needed < 0) return fail(m, OCC_ERROR_MEMORY, "a run on such inputs needs more memory than there can be");
+    if (b->call.needed < 0) return fail(m, OCC_ERROR_MEMORY, "a run on these inputs needs more memory than can be addressed");
     b->known = true;
     return OCC_OK;
 }

@@ -126,7 +126,7 @@ def one_hot_encoder(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     x = x if x.dtype.kind in "OUST" else x.astype(np.int64)
     back = once(a, ("categories", x.dtype), lambda: _Keys(categories[::-1], x.dtype)).find(x)
     if not a.zeros and (back < 0).any():
-        raise ValueError(f"{x[back < 0].reshape(-1)[0]!r} is no category of `OneHotEncoder`")
+        raise ValueError(f"{x[back < 0].reshape(-1)[0]!r} is not a category of `OneHotEncoder`")
     at = np.where(back < 0, -1, len(categories) - 1 - back)
     return (at[..., None] == np.arange(len(categories))).astype(np.float32)
 

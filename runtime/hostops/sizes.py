@@ -14,7 +14,7 @@ _LARGEST = 2**31 - 1  # maximum size: kernels use 32 bits
 def sizes(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     """The elements of i64[n], which must be valid sizes."""
     if wrong := [int(n) for n in x if not 0 <= n <= _LARGEST]:
-        raise ValueError(f"its operands ask for an extent of {wrong[0]}")
+        raise ValueError(f"its operands require an extent of {wrong[0]}")
     return x
 
 

@@ -53,7 +53,7 @@ def scan(reads: Sequence[Any], a: SimpleNamespace, call: Caller) -> list[Any]:
     axes = [ax % x.ndim for ax, x in zip(_padded(a.scan_input_axes, len(sequences)), sequences, strict=True)]
     lengths = {x.shape[ax] for x, ax in zip(sequences, axes, strict=True)}
     if len(lengths) != 1:
-        raise RunError("OCC0504", f"`Scan` got sequences of unlike lengths {sorted(lengths)}")
+        raise RunError("OCC0504", f"`Scan` got sequences of different lengths {sorted(lengths)}")
     (length,) = lengths
     backwards = _padded(a.scan_input_directions, len(sequences))
     scanned: list[list[Any]] = [[] for _ in range(a.n_results - n_states)]
@@ -98,7 +98,7 @@ def _stack(values: Sequence[Any], axis: int, empty: np.ndarray) -> Any:
     """
     if len(shapes := dict.fromkeys(np.shape(v) for v in values)) > 1:
         first, other, *_ = (list(s) for s in shapes)
-        raise RunError("OCC0504", f"the iterations of a loop give a result of shape {first}, and one of shape {other}")
+        raise RunError("OCC0504", f"the iterations of a loop return results of different shapes: {first} and {other}")
     return np.stack(values, axis) if values else empty
 
 

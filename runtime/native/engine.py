@@ -39,9 +39,7 @@ class NativeEngine:
         self.manifest, self.threads, self._run_deferred = manifest, threads, run_deferred
         library = Library(code, manifest.name)
         if library.made_for not in ("", manifest.code_digest):
-            raise RunError(
-                "OCC0502", "the manifest is not the one that the code was compiled for", "build the artifact again"
-            )
+            raise RunError("OCC0502", "the manifest does not match the code", "build the artifact again")
         if not hasattr(library.dll, ENTRY):
             raise RunError("OCC0502", "the code of the artifact has no native entry", "build the artifact again")
         workers = Workers(threads) if library.run is None and threads > 1 else None
@@ -130,7 +128,7 @@ class NativeEngine:
             nodes = ", ".join(step.nodes[:3]) or step.name
             raise RunError(
                 "OCC0507",
-                f"node `{nodes}` has to be compiled for the values of this run, and the compiler is not there",
+                f"node `{nodes}` must be compiled for the values of this run, but the compiler is missing",
                 "load the artifact with `occ.load` where occ is installed, or fix the shapes with --shape and build "
                 "again",
             )

@@ -110,5 +110,5 @@ def _argument(argument: str, tensors: Sequence[Any], kept: list[Any]) -> Any:
             return kept[-1].ctypes.data
         case _:
             raise RunError(
-                "OCC0502", f"the manifest is damaged: `{argument}` is no argument", "build the artifact again"
+                "OCC0502", f"the manifest is damaged: `{argument}` is not an argument", "build the artifact again"
             )

@@ -289,5 +289,5 @@ def misfit(step: Step, what: str) -> RunError:
     return RunError(
         "OCC0503",
         f"node `{nodes}` gave {what}",
-        "the build took two sizes as equal that are not; fix them with --dim or --shape",
+        "the build assumed that two sizes are equal, but they are not; fix them with --dim or --shape",
     )

@@ -136,7 +136,7 @@ def load_code(code: bytes, name: str) -> tuple[ctypes.CDLL, int]:
         for the same library, and a number in use is not reused.
     """
     if sys.platform == "linux" and not is_whole(code):
-        raise RunError("OCC0502", "the native code is cut off, or no library", "build the artifact again")
+        raise RunError("OCC0502", "the native code is cut off, or not a library", "build the artifact again")
     check_machine(code)
     try:
         if hasattr(os, "memfd_create"):

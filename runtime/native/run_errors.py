@@ -23,7 +23,7 @@ def failure(native: Native, code: int, call: EntryCall) -> RunError:
     """
     if code == NO_MEMORY:
         text = f"a run needs {call.needed} bytes of memory at once, which cannot be allocated"
-        return RunError("OCC0505", text, "the shapes of the inputs and the sizes of the model decide it")
+        return RunError("OCC0505", text, "it depends on the shapes of the inputs and the sizes of the model")
     if code == MISFIT and call.step < 0:
         return _constraint(native.manifest, call)
     if code not in (KERNEL, CHECK, HOST, MISFIT):
@@ -49,7 +49,7 @@ def _misfit(step: Step, call: EntryCall) -> RunError:
         text = f"node `{_nodes(step)}`: the condition has {call.got} elements, the axis {call.wanted}"
         return RunError("OCC0504", text)
     sizes = f"a size of {call.got} where {call.wanted} was expected"
-    return misfit(step, sizes if call.got != call.wanted else "a result of another size than was expected")
+    return misfit(step, sizes if call.got != call.wanted else "a result of unexpected size")
 
 
 def _constraint(m: Manifest, call: EntryCall) -> RunError:

@@ -85,7 +85,7 @@ Record::Record(const std::string &text) {
         }
         gears.push_back(gear);
     }
-    if (gears.empty() || outputs.empty()) throw Failure("this is no model that occ has compiled for an Ascend device");
+    if (gears.empty() || outputs.empty()) throw Failure("this is not a model compiled by occ for an Ascend device");
 }
 
 // Buffers of the inputs or outputs of an execution.

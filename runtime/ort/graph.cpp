@@ -53,7 +53,7 @@ std::string key_of(const void *api, const OrtNode *node) {
     for (const std::string &name : names(api, node, true)) {
         if (!name.empty()) return name;
     }
-    throw Failure("a node gives nothing");
+    throw Failure("a node has no outputs");
 }
 
 std::vector<const OrtNode *> nodes_of(const void *api, const OrtGraph *graph) {

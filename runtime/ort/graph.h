@@ -32,7 +32,7 @@ struct Blob {
     size_t size = 0;
 };
 
-// What an EPContext node holds: its data, or their path, where they lie beside the model.
+// What an EPContext node holds: its data, or their path, where they lie next to the model.
 struct Context {
     Blob data;
     std::string path, notes;

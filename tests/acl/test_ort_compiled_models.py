@@ -94,7 +94,7 @@ def test_a_compiled_model_of_another_chip_or_that_is_damaged_is_refused(device, 
     occ.onnxruntime.register("ascend310p")
     for name, value, told in (
         ("notes", b"name x\nsoc Ascend910A\ninput x\noutput y\ngear 4 > 4\n", "OCC0510"),
-        ("notes", b"", "no model that occ has compiled"),
+        ("notes", b"", "not a model compiled by occ"),
         ("notes", b"input x\noutput y\ngear 4\n", "damaged"),
         ("notes", b"name x\ninput x\ninput z\noutput y\ngear 4;4 > 4\n", "2 and 1 were expected"),
         (

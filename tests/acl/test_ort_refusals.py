@@ -32,7 +32,7 @@ pytestmark = pytest.mark.toolchain
         ("g (float[4] x) => (float[4] y) { y = Relu(x) }", {"npu_mem_limit": "much"}, ("OCC0603", "takes a number")),
         ("g (float[4] x) => (float[4] y) { y = Relu(x) }", {"arena_extend_strategy": "k"}, ("kNextPowerOfTwo",)),
         ("g (float[n] x) => (float[n] y) { y = Relu(x) }", {"dynamic_ranges": "n=1..8"}, ("dynamic_ranges", "gears")),
-        ("g (float[4] x) => (float[4] y) { y = Relu(x) }", {"output_type": "FP16"}, ("output_type", "cast in it")),
+        ("g (float[4] x) => (float[4] y) { y = Relu(x) }", {"output_type": "FP16"}, ("output_type", "add a Cast")),
         ("g (float[4] x) => (float[4] y) { y = Relu(x) }", {"atc.external_weight": "1"}, ("OCC0603", "from memory")),
         ("g (float[n] x) => (float[n] y) { y = Relu(x) }", {"dynamic_batch_size": "2"}, ("2 to 100 gears",)),
     ],

@@ -77,17 +77,17 @@ WRONG = {
     "no number": (RGB.replace("0.0171", "small"), "`var_reci_chn_0` is a number, not 'small'"),
     "dynamic": (RGB.replace("static", "dynamic"), "`aipp_mode` is not `static`"),
     "a format": (RGB.replace("RGB888_U8", "RAW10"), "`input_format: RAW10` is not supported"),
-    "channels": (RGB.replace("RGB888_U8", "YUV400_U8"), r"gives \[N, 1, H, W\]"),
+    "channels": (RGB.replace("RGB888_U8", "YUV400_U8"), r"makes \[N, 1, H, W\]"),
     "sizes": (RGB.replace("}", "src_image_size_w: 9 }"), "it makes 9 along w, the input `x` has 8"),
     "a crop outside": (
         RGB.replace("}", "crop: true src_image_size_w: 9 src_image_size_h: 6 load_start_pos_w: 2 }"), "8 from 2 on are not within 9",
     ),
-    "an input": (RGB.replace("}", "related_input_rank: 1 }"), "`related_input_rank: 1` is no input"),
+    "an input": (RGB.replace("}", "related_input_rank: 1 }"), "`related_input_rank: 1` is not an input"),
     "a name": (RGB.replace("}", 'related_input_name: "z" }'), "the model has no input `z`"),
     "twice": (RGB + RGB, "two `aipp_op` for the input `x`"),
     "nothing": ("# later", "it has no `aipp_op`"),
     "another text": ("{ }", "begins no `aipp_op"),
-    "a half": ("aipp_op { aipp_mode: }", "is no `key: value`"),
+    "a half": ("aipp_op { aipp_mode: }", "is not a `key: value`"),
 }  # fmt: skip
 
 

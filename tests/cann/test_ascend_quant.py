@@ -203,7 +203,7 @@ PLANTED = {
         lambda e, x: multiplied(e, x, x, scale=np.array([-1], np.int64).view(np.uint64)), "not a vector of UINT64", "Ascend310P3",
     ),
     "a root": (lambda e, x: multiplied(e, x, x, sqrt_mode=True), "no sqrt_mode", "Ascend310P3"),
-    "weights that are no constant": (
+    "weights that are not constants": (
         lambda e, x: multiplied(e, e.op("AscendQuant", e.cast(x, "FLOAT"), out=x.desc, scale=1.0, offset=2.0), x),
         "GE sums constant weights alone", "Ascend310P3",
     ),

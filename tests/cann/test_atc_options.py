@@ -54,7 +54,7 @@ def test_all_options_of_atc_are_taken_or_answered(tmp_path, monkeypatch):
         ("atc.out_nodes", "a:0", "occ extract"),
         ("atc.log", "error\n--model=x", "printable text"),
         ("fusion_switch_file", "none.cfg", "names no file"),
-        ("input_fp16_nodes", "y", "which is no input"),
+        ("input_fp16_nodes", "y", "which is not an input"),
         ("output_type", "FP8", "one of: FP32, FP16, UINT8, INT8"),
         ("output_type", "z:FP16", "outputs: `y`"),
     ],

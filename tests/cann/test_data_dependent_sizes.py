@@ -254,7 +254,7 @@ def changed(made: Artifact, change) -> Artifact:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (fewer_rows, r"NonZero gives int64\[\d+, 1\], described as int64\[3, 1\]"),
+        (fewer_rows, r"NonZero returned int64\[\d+, 1\], described as int64\[3, 1\]"),
         (other_numbers, r"`index_id` of NonMaxSuppressionV7 does not number the boxes \[2, 3, 64\]"),
         (too_many, r"described as int32\[120\]|is int32\[384, 3\]"),
     ],
@@ -288,7 +288,7 @@ def test_damaged_room_is_refused_when_the_manifest_is_read(room):
     (step,) = [s for s in record["plan"]["steps"] if s["kind"] == "device"]
     Manifest.from_json(json.dumps(record))
     step["attrs"]["max_shapes"] = room
-    with pytest.raises(RunError, match="is no size"):
+    with pytest.raises(RunError, match="is not a size"):
         Manifest.from_json(json.dumps(record))
 
 

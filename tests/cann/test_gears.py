@@ -133,8 +133,8 @@ def test_other_extents_are_refused_at_run_time():
         (IMAGE, {"dynamic_batch_size": "1,2"}, "symbolic too"),
         (DIMS, {"dynamic_dims": "1,3,2,3;2,7,2,7"}, "two values"),
         (DIMS, {"dynamic_dims": "b=1,s=2;b=2"}, "leaves s open"),
-        (DIMS, {"dynamic_dims": "b=1,s=2;b=2,height=3"}, "names `height`, which is no symbolic dim"),
-        (DIMS, {"dynamic_dims": "b=1,s=2;s=2,b=1"}, "has a gear twice"),
+        (DIMS, {"dynamic_dims": "b=1,s=2;b=2,height=3"}, "names `height`, which is not a symbolic dim"),
+        (DIMS, {"dynamic_dims": "b=1,s=2;s=2,b=1"}, "has the same gear twice"),
         (BATCH, {"dynamic_batch_size": "1,2", "dynamic_dims": "1;2"}, "exclude each other"),
     ],
 )

@@ -70,7 +70,7 @@ def other_extents(ops: dict[str, Any]) -> None:
 FAULTS: dict[str, tuple[Change, str]] = {
     "a limit": (strides, r"strides of Conv2D are \[1, 1, 64, 1\], Ascend910B takes 1..63"),
     "a kernel": (unknown_kernel, "no kernel of Einsum"),
-    "inputs exchanged": (exchanged_inputs, "the graph takes b, x in this order, the plan gives x, b"),
+    "inputs exchanged": (exchanged_inputs, "the graph takes b, x in this order, the plan passes x, b"),
     "an edge from elsewhere": (another_edge, "Add#2"),
     "an input that is not there": (missing_input, "holes"),
     "an output from elsewhere": (
@@ -81,7 +81,7 @@ FAULTS: dict[str, tuple[Change, str]] = {
         stated_as_half,
         r"Conv#1: Ascend910B has no kernel of Conv2D for FLOAT, FLOAT16: AICore has FLOAT16, FLOAT",
     ),
-    "extents": (other_extents, r"Conv2D gives float32\[1, 2, 3, 3\], described as float32\[1, 2, 4, 3\]"),
+    "extents": (other_extents, r"Conv2D returned float32\[1, 2, 3, 3\], described as float32\[1, 2, 4, 3\]"),
 }
 
 

@@ -91,7 +91,7 @@ def test_differences_that_are_small_in_themselves(scale, code, tmp_path, monkeyp
 def test_diff_of_every_node_names_the_first(model, occ_cli):
     ran = occ_cli("diff", model, "-t", "cpu-jit", "--every-node")
     assert ran.code == 0, ran.err
-    assert "2 of 2 values of nodes are the same" in ran.err
+    assert "2 of 2 values of nodes are equal" in ran.err
     Path("wrong.py").write_text(
         "import occ\n@occ.rewrite\ndef wrong(p, x):\n    return p.Relu(x)\n@wrong.into\ndef _(b, x):\n    return b.Abs(x)\n"
     )

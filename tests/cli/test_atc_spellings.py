@@ -41,9 +41,9 @@ def test_what_means_the_same_is_read(typed, ours):
         ("--out_nodes=a:0", "occ extract MODEL --to NAME"),
         ("--framework=3", "export the model to ONNX"),
         ("--input_format=NHWC", "Transpose"),
-        ("--input_shape=x:1~8,4~9", "the constant 8: give 8"),
+        ("--input_shape=x:1~8,4~9", "the constant 8 in the model: use 8"),
         ("--input_shape=x:a~8,8", "takes ranges such as 1~8"),
-        ("--input_shape=x:3~3,8", "is one size: give 3"),
+        ("--input_shape=x:3~3,8", "is one size: use 3"),
         ("--is_input_adjust_hw_layout=false,true", "leave it out"),
         ("--output_tpye=FP16", "did you mean `output_type`"),
         ("--input_shape=1,8", "--input_shape takes NAME:"),
@@ -95,7 +95,7 @@ def test_minus_one_leaves_an_extent_of_what_onnxruntime_gets(tmp_path, monkeypat
 
 
 def test_sizes_count_in_the_order_of_the_shapes_that_were_typed(tmp_path, occ_cli):
-    """atc counts in the order of --input_shape, occ in that of the model: where these differ, nothing is guessed."""
+    """atc counts in the order of --input_shape, occ in the order of the model: if these differ, nothing is guessed."""
     model = model_of("g (float[n, m] a, float[k, n] b) => (float[k, m] y) { y = MatMul (b, a) }")
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     flags = [
@@ -110,5 +110,5 @@ def test_sizes_count_in_the_order_of_the_shapes_that_were_typed(tmp_path, occ_cl
     ]
     ran = occ_cli(*flags, "--input_shape=b:-1,-1;a:-1,-1", "--dynamic_dims=2,4,4,8;3,4,4,8")
     assert ran.code == 2
-    assert "in the order of --input_shape, b, a; the model has a, b" in " ".join(ran.err.split())
+    assert "follows the order of --input_shape, b, a; the model has a, b" in " ".join(ran.err.split())
     assert occ_cli(*flags, "--input_shape=a:-1,-1;b:-1,-1", "--dynamic_dims=4,8,2,4;4,8,3,4").code == 0

@@ -32,7 +32,7 @@ def test_dims_without_a_name_are_given_by_what_inspect_calls_them(unnamed, occ_c
 def test_free_dims_of_random_inputs_are_no_single_elements(unnamed, occ_cli):
     ran = occ_cli("run", unnamed, "-t", "interp", "--dim", "x_2=5")
     assert ran.code == 0, ran.err
-    assert "random inputs with b=1, x_1=32; --dim gives other sizes" in ran.err
+    assert "random inputs with b=1, x_1=32; --dim sets other sizes" in ran.err
 
 
 def test_a_profile_is_of_the_build_with_the_given_dims(unnamed, occ_cli, monkeypatch):

@@ -25,7 +25,7 @@ def test_the_nodes_that_python_runs(occ_cli, tmp_path: Path) -> None:
     built = occ_cli("build", tmp_path / "m.onnx", "-t", "cpu-jit", "-o", tmp_path / "m.occ")
     assert built.code == 0, built.err
     said = " ".join(built.err.split())
-    assert "entry native, but not without Python: node `culprit` is a Unique of f16" in said
+    assert "entry native, but needs Python: node `culprit` is a Unique of f16" in said
     (only,) = json.loads(occ_cli("inspect", tmp_path / "m.occ", "--json").out)["entry"]
     assert only.startswith("node `culprit`")
 

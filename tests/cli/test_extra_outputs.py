@@ -63,7 +63,7 @@ def test_an_unknown_name_is_met_with_what_was_meant(tmp_path, monkeypatch, occ_c
     ran = occ_cli("build", "m.onnx", "-t", "interp", "--outputs", "cnoc", "--outputs", "nothing_like_it")
     assert ran.code == 2
     assert "OCC0205" in ran.err
-    assert "--outputs names `cnoc`, which is no value or node of the main graph" in ran.err
+    assert "--outputs names `cnoc`, which is not a value or node of the main graph" in ran.err
     assert "did you mean `conc`?" in ran.err
     assert "`nothing_like_it`" in ran.err
     assert not Path("m.occ").exists()

@@ -181,7 +181,7 @@ def test_sizes_of_random_inputs_are_said(command, tmp_path, monkeypatch, occ_cli
     Path("m.onnx").write_bytes(model_of("g (float[k] x) => (float[k] y) { y = Exp(x) }").SerializeToString())
     against = ["--against", "interp"] if command == "diff" else []
     assert (
-        "random inputs with k=32; --dim gives other sizes" in occ_cli(command, "m.onnx", "-t", "cpu-jit", *against).err
+        "random inputs with k=32; --dim sets other sizes" in occ_cli(command, "m.onnx", "-t", "cpu-jit", *against).err
     )
     assert "random inputs with" not in occ_cli(command, "m.onnx", "-t", "cpu-jit", *against, "--dim", "k=3").err
 

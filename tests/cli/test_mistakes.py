@@ -36,7 +36,7 @@ from occ.runtime.errors import RunError
         (["serve", "m.onnx", "--port", "http"], 2, "'http' is not a valid whole number"),
         (["run", "m.onnx", "--timeout", "soon"], 2, "'soon' is not a valid number"),
         (["bench", "m.occ", "--per-op"], 2, "--per-op compares with another runtime"),
-        (["diff", "m.occ"], 2, "give that, with --onnx FILE"),
+        (["diff", "m.occ"], 2, "pass that with --onnx FILE"),
         (
             ["diff", "m.occ", "--onnx", "notes.txt", "-t", "cpu-jit"],
             2,
@@ -133,7 +133,7 @@ def test_a_disk_without_room_is_named_with_the_file(form, tmp_path):
     [
         (["build", "m"], "did you mean `m.onnx`?"),
         (["build", "n.onnx"], "did you mean `m.onnx`?"),
-        (["check", "m.onnx", "--shape", "x=5x8"], "commas between them: n,8"),
+        (["check", "m.onnx", "--shape", "x=5x8"], "by commas: n,8"),
         (["quantize", "m.onnx", "-o", "q.onnx", "--keep", "h,y"], "repeat --keep"),
     ],
 )
@@ -156,8 +156,8 @@ def test_inputs_that_have_no_names_are_refused(given, model):
         (lambda m: occ.bench("m.onnx", dims="n=3"), "dims is 'n=3', not a dict"),
         (lambda m: occ.bench("m.onnx", dims={"n": "1..4"}), "inputs have one size"),
         (lambda m: occ.report("m.onnx", dims="n=3"), "dims is 'n=3', not a dict"),
-        (lambda m: m.bind(3), "inputs are given by name, not as int"),
-        (lambda m: m.bind(outputs=[1]), "outputs are given by name, not as list"),
+        (lambda m: m.bind(3), "inputs are passed by name, not as int"),
+        (lambda m: m.bind(outputs=[1]), "outputs are passed by name, not as list"),
         (lambda m: m.save("m.so"), "--emit shared"),
         (lambda m: m.save("m.A"), "--emit static"),
         (lambda m: occ.build("m.onnx", "interp", out="m.so"), "--emit shared"),

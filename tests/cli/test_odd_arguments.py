@@ -1,4 +1,4 @@
-"""Arguments that nobody means, and models whose inputs and outputs are no tensors: one error each, and the exit code of the page."""
+"""Odd arguments, and models whose inputs and outputs are not tensors: one error each, with the documented exit code."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def written(name: str, text: str) -> str:
         ("run m.onnx -t cpu-jit --seed -1", 2, "--seed"),
         ("run m.onnx -t cpu-jit --threads 0", 2, "--threads"),
         ("run m.onnx -t cpu-jit --simulate", 2, "for `cpu-jit`"),
-        ("run . -t cpu-jit", 1, "the folder `.` is no artifact"),
+        ("run . -t cpu-jit", 1, "the folder `.` is not an artifact"),
         ("run m.onnx -t cpu-jit --input x=notes.txt", 1, "`numpy.save` writes .npy files"),
         ("dump m.onnx -t cpu-jit", 2, "--stage imported, inferred, canonical"),
         ("explain 999", 2, "no code OCC0999"),
@@ -39,11 +39,11 @@ def written(name: str, text: str) -> str:
         ("report m.onnx -t cpu-jit -o -", 2, "'-' is not the name of a file"),
         ("dump m.onnx -t cpu-jit --stage halide", 2, "stages: imported, inferred, canonical"),
         ("dump m.onnx -t cpu-jit --stage halide", 2, "lowered, llvm"),
-        ("diff m.onnx -t cpu-jit --node [", 2, "no regular expression"),
+        ("diff m.onnx -t cpu-jit --node [", 2, "not a regular expression"),
         ("diff m.onnx -t cpu-jit --tolerance nan", 2, "--tolerance"),
         ("diff m.onnx -t cpu-jit --tolerance -1", 2, "--tolerance"),
         ("diff m.onnx -t cpu-jit --inputs wrong.npz", 1, "the model has no input `q`"),
-        ("extract m.onnx --from y --to x -o part.onnx", 2, "no node leads from `y` to `x`"),
+        ("extract m.onnx --from y --to x -o part.onnx", 2, "no node is on a path from `y` to `x`"),
         ("extract empty.onnx --to y -o part.onnx", 1, "no graph"),
         ("reduce m.onnx -t cpu-jit --test nothing-of-this-name", 2, "--test cannot be run"),
     ],

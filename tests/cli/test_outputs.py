@@ -40,7 +40,10 @@ def test_the_model_is_not_written_over(occ_cli, model, command):
     before = model.read_bytes()
     Path("link.onnx").symlink_to(model)
     for out in ("m.onnx", "./m.onnx", "link.onnx"):
-        refused(occ_cli(command[0], "m.onnx", "-t", "cpu-jit", *command[1:], "-o", out), "what the model is read from")
+        refused(
+            occ_cli(command[0], "m.onnx", "-t", "cpu-jit", *command[1:], "-o", out),
+            "the file that the model is read from",
+        )
     assert model.read_bytes() == before
 
 
@@ -61,7 +64,7 @@ def test_folders_that_are_not_there_yet_are_made(occ_cli, model, command):
 def test_external_data_of_the_model_are_not_written_over(occ_cli, model):
     onnx.save(mlp(), "e.onnx", save_as_external_data=True, location="e.bin", size_threshold=0)
     before = Path("e.bin").read_bytes()
-    refused(occ_cli("build", "e.onnx", "-t", "interp", "-o", "e.bin"), "what the model is read from")
+    refused(occ_cli("build", "e.onnx", "-t", "interp", "-o", "e.bin"), "the file that the model is read from")
     assert Path("e.bin").read_bytes() == before
 
 
@@ -101,7 +104,7 @@ def test_dumps_go_to_devices(occ_cli, model):
 
 
 def test_the_api_refuses_likewise(model):
-    with pytest.raises(occ.CompileError, match="what the model is read from"):
+    with pytest.raises(occ.CompileError, match="the file that the model is read from"):
         occ.build("m.onnx", "interp", model)
     with pytest.raises(occ.CompileError, match="is a folder"):
         occ.build(mlp(), "interp", model.parent)

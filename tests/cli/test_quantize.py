@@ -129,7 +129,7 @@ def test_the_table_names_the_node_that_loses_most(here, occ_cli):
     onnx.save(model, "mlp.onnx")
     arguments = ("quantize", "mlp.onnx", "-o", "q.onnx", "--calibrate", "mlp.npz", "-t", "cpu-jit")
     told = occ_cli(*arguments, "--rounds", "0").out
-    worst = told.split("lose most")[1].splitlines()[1].split()[1]
+    worst = told.split("the largest error")[1].splitlines()[1].split()[1]
     assert worst == "y"
     kept = json.loads(occ_cli(*arguments, "--keep", worst, "--rounds", "0", "--json").out)
     assert "y" not in kept["nodes"]
@@ -220,7 +220,7 @@ def test_models_that_are_written_in_other_ways(here):
         (["--operators", "Cnov"], 2, "did you mean `Conv`?"),
         (["--operators", "BatchNormalization"], 1, "nothing was quantised"),
         (["-t", "cpuu"], 2, "did you mean"),
-        (["-o", "net.onnx"], 1, "is what the model is read from"),
+        (["-o", "net.onnx"], 1, "is the file that the model is read from"),
         (["-o", "."], 1, "is a folder"),
     ],
 )  # fmt: skip
@@ -248,7 +248,7 @@ def test_models_that_cannot_be_quantised(here, occ_cli):
         return ran.err
 
     occ.quantize("mlp.onnx", "coded.onnx")
-    assert "quantised already: `" in refused(onnx.load("coded.onnx"))
+    assert "already quantised: `" in refused(onnx.load("coded.onnx"))
     half = model_of(
         "g (float16[n, 8] x) => (float16[n, 4] y) { y = MatMul (x, w) }", {"w": normal(8, 4).astype(np.float16)}
     )

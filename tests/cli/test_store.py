@@ -56,7 +56,7 @@ DAMAGES = {
     "a folder of another key": lambda m: m | {"kernel/ab/cd12.o": b"x"},
     "another format": lambda m: m | {"store.json": b'{"format": 9}'},
     "no head": lambda m: {n: d for n, d in m.items() if n != "store.json"},
-    "a head that is no object": lambda m: m | {"store.json": b"[]"},
+    "a head that is not an object": lambda m: m | {"store.json": b"[]"},
 }
 
 
@@ -68,7 +68,7 @@ def test_a_damaged_store_is_refused_whole(occ_cli, model, how, monkeypatch, tmp_
     monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "second"))
     ran = occ_cli("cache", "--import", bad)
     assert ran.code == 2
-    assert "no store of kernels" in ran.err
+    assert "not a store of kernels" in ran.err
     assert not list((tmp_path / "second").rglob("*.o"))
     assert not list(tmp_path.parent.rglob("evil.o"))
 

@@ -85,5 +85,5 @@ def test_the_interpreter_says_whose_a_difference_is(
     found = occ.diff(model_of(text), "cpu-jit", rules=rules)
     assert not found.ok
     assert found.verdict.startswith("the interpreter, which computes each operator as ONNX defines it, ")
-    assert ("gives what occ gives" in found.verdict) == exact
+    assert ("agrees with occ" in found.verdict) == exact
     assert ("`occ bisect`" in found.verdict) == (not exact)

@@ -17,7 +17,7 @@ from occ.compiler.diagnostics import CompileError
 IMAGE = "float[1, 2, 4, 4] x"
 # A node on `x`, and what is said of it.
 NODES = {
-    "Cast <to = 99> (x)": "`to` of `Cast` is no element type",
+    "Cast <to = 99> (x)": "`to` of `Cast` is not an element type",
     "Conv <strides = [0, 0]> (x, k)": "`strides` of `Conv` is (0, 0)",
     "Conv <group = 0> (x, k)": "`group` of `Conv` is 0",
     "ConvTranspose <group = 0> (x, k)": "`group` of `ConvTranspose` is 0",
@@ -108,7 +108,7 @@ def test_functions_that_double() -> None:
 
 
 def external(folder: Path, shape: list[int], **where: str) -> str:
-    """A model whose weight lies in another file."""
+    """A model whose weight is in another file."""
     model = model_of("g (float[4] x) => (y) { y = Add (x, w) }")
     tensor = model.graph.initializer.add(name="w", data_type=TensorProto.FLOAT, dims=shape)
     tensor.data_location = TensorProto.EXTERNAL

@@ -73,11 +73,11 @@ HEADS: dict[str, Any] = {"domain": "com.microsoft", "num_heads": 2}
 # By what is said of it.
 AT_BUILD: dict[str, ModelProto] = {
     "rows are split in blocks": model("SpaceToDepth", {"x": f(1, 1, 3, 4)}, blocksize=2),
-    "channels are split among blocks": model("DepthToSpace", {"x": f(1, 6, 2, 2)}, blocksize=2),
+    "the number of channels must be a multiple of the block": model("DepthToSpace", {"x": f(1, 6, 2, 2)}, blocksize=2),
     "`Split` in 3 parts has 2 results": model("Split", {"x": f(5, 3)}, outs=2, num_outputs=3),
-    "`depth` is one number": model("OneHot", {"i": np.array([0, 1]), "d": np.array([3, 4]), "v": f(2)}),
+    "`depth` must be a single number": model("OneHot", {"i": np.array([0, 1]), "d": np.array([3, 4]), "v": f(2)}),
     "`values` of `OneHot` has shape": model("OneHot", {"i": np.array([0, 1]), "d": np.array(3), "v": f(3)}),
-    "the condition of `If` is one element": model(
+    "the condition of `If` must have one element": model(
         "If", {"c": np.array([False, True])}, then_branch=branch("Neg"), else_branch=branch("Exp")
     ),
     "the length of `DFT` is 0": model("DFT", {"x": f(1, 9, 1), "_l": np.array(0)}),
@@ -97,7 +97,7 @@ AT_BUILD: dict[str, ModelProto] = {
     "`Z` of `FusedConv` has shape": model(
         "FusedConv", {"x": f(2, 1, 3, 3), "w": f(1, 1, 1, 1), "b": f(1), "z": f(1, 1, 3, 3)}, domain="com.microsoft"
     ),
-    "a bias of attention, and keys": model(
+    "the bias and the keys of attention": model(
         "MultiHeadAttention",
         {**{k: f(1, 3, 8) for k in "qkv"}, "bb": f(24), "m": np.ones((1, 3), np.int32), "s": f(1, 2, 3, 4)},
         domain="com.microsoft",
@@ -116,7 +116,7 @@ AT_BUILD: dict[str, ModelProto] = {
     "channels and the positions of a block": model(
         "Col2Im", {"x": f(1, 5, 4), "_i": np.array([3, 3]), "_b": np.array([2, 2])}
     ),
-    "a product of codes, with its scales": model(
+    "a quantised product with its scales": model(
         "QLinearConv",
         {
             "x": np.zeros((1, 1, 3, 3), np.uint8),
@@ -145,7 +145,7 @@ AT_BUILD: dict[str, ModelProto] = {
     "`kernel_shape` of `DeformConv` is [1,1]": model(
         "DeformConv", {"x": f(1, 1, 3, 3), "w": f(1, 1, 2, 2), "o": f(1, 8, 2, 2)}, kernel_shape=[1, 1]
     ),
-    "`hidden_size` and columns of R": model("LSTM", LSTM, hidden_size=5),
+    "`hidden_size` and the columns of R": model("LSTM", LSTM, hidden_size=5),
     "`stash_type` of `LayerNormalization`": model("LayerNormalization", {"x": f(2, 3), "s": f(3)}, stash_type=2),
     "`output_dtype` of `DequantizeLinear`": model(
         "DequantizeLinear", {"x": np.int8([1, 2]), "s": np.float32(2)}, opset=23, output_dtype=TensorProto.INT8
@@ -168,7 +168,9 @@ AT_BUILD: dict[str, ModelProto] = {
         "LabelEncoder", {"x": f(3)}, domain="ai.onnx.ml", keys_strings=["a"], values_floats=[1.0]
     ),
     "the shape of `ConstantOfShape` has rank 0": model("ConstantOfShape", {"s": np.array(3)}),
-    "`StringNormalizer` takes texts in a row": model("StringNormalizer", {"x": np.array("a", object)}, stopwords=["b"]),
+    "`StringNormalizer` takes a vector of texts": model(
+        "StringNormalizer", {"x": np.array("a", object)}, stopwords=["b"]
+    ),
     "`unidirectional` of `com.microsoft.MultiHeadAttention` is 2": model(
         "MultiHeadAttention", {k: f(1, 3, 8) for k in "qkv"}, domain="com.microsoft", num_heads=2, unidirectional=2
     ),
@@ -193,7 +195,7 @@ AT_BUILD: dict[str, ModelProto] = {
         kv_num_heads=2,
     ),
     "columns of router_probs": model("MoE", {**MOE, "a": f(3, 12, 8)}, domain="com.microsoft"),
-    "a bias of experts has shape": model("MoE", {**MOE, "b": f(4, 11)}, domain="com.microsoft"),
+    "the bias of experts has shape": model("MoE", {**MOE, "b": f(4, 11)}, domain="com.microsoft"),
     "`theta` of `AffineGrid` has shape": model("AffineGrid", {"t": f(2, 2, 2), "_s": np.array([2, 1, 3, 4])}),
     "`MaxRoiPool` reads position 4 of 4 along axis 1 of `rois`": model(
         "MaxRoiPool", {"x": f(2, 2, 6, 6), "r": f(4, 4)}, pooled_shape=[2, 2]
@@ -201,9 +203,9 @@ AT_BUILD: dict[str, ModelProto] = {
     "bias of `GroupNormalization`": model(
         "GroupNormalization", {"x": f(1, 8, 3), "s": f(2), "b": f(2)}, opset=18, num_groups=4
     ),
-    "`Pad` takes one number as `constant_value`": model("Pad", {"x": f(2), "_p": np.array([1, 1]), "v": NONE}),
-    "`Trilu` takes one number as `k`": model("Trilu", {"x": f(2, 2), "k": np.array([1, 2])}),
-    "`Adagrad` takes one number as `R`": model(
+    "`Pad` takes a single number as `constant_value`": model("Pad", {"x": f(2), "_p": np.array([1, 1]), "v": NONE}),
+    "`Trilu` takes a single number as `k`": model("Trilu", {"x": f(2, 2), "k": np.array([1, 2])}),
+    "`Adagrad` takes a single number as `R`": model(
         "Adagrad",
         {"r": NONE, "t": np.array(1), "x": f(2), "g": f(2), "h": f(2)},
         outs=2,
@@ -211,25 +213,25 @@ AT_BUILD: dict[str, ModelProto] = {
     ),
     "`shape` of `Expand` has rank 2": model("Expand", {"x": f(2), "_s": np.array([[2, 2]])}),
     "`condition` of `Compress` has rank 2": model("Compress", {"x": f(2), "c": np.array([[True, False]])}),
-    "`CumSum` takes one number as `axis`": model("CumSum", {"x": f(3), "_a": np.array([0, 0])}),
-    "`CumProd` takes one number as `axis`": model("CumProd", {"x": f(3), "_a": np.array([], np.int64)}, opset=26),
+    "`CumSum` takes a single number as `axis`": model("CumSum", {"x": f(3), "_a": np.array([0, 0])}),
+    "`CumProd` takes a single number as `axis`": model("CumProd", {"x": f(3), "_a": np.array([], np.int64)}, opset=26),
     "`K` of `TopK` has rank 0": model("TopK", {"x": f(3), "_k": np.array(2)}, outs=2),
     "`shape` of `Reshape` has rank 0": model("Reshape", {"x": f(3), "_s": np.array(3)}),
     "`axes` of `Squeeze` has rank 0": model("Squeeze", {"x": f(1, 3), "_a": np.array(0)}),
     "`split` of `Split` has rank 0": model("Split", {"x": f(3), "_s": np.array(3)}),
     "`window` of `STFT` has rank 0": model("STFT", {"x": f(1, 9, 1), "_s": np.array(1), "w": f()}),
-    "`ConvInteger` takes one number as `x_zero_point`": model(
+    "`ConvInteger` takes a single number as `x_zero_point`": model(
         "ConvInteger",
         {"x": np.ones((1, 1, 3, 3), np.uint8), "w": np.ones((1, 1, 2, 2), np.uint8), "z": np.uint8([1, 1])},
     ),
-    "`Dropout` takes one number as `ratio`": model("Dropout", {"x": f(3), "r": f(2)}),
+    "`Dropout` takes a single number as `ratio`": model("Dropout", {"x": f(3), "r": f(2)}),
     "`case_change_action` of `StringNormalizer` is 'nonsense'": model(
         "StringNormalizer", {"x": np.array(["a"], object)}, case_change_action="nonsense"
     ),
     "`precision` of `QuantizeLinear` is i8": model(
         "QuantizeLinear", {"x": f(3), "_s": np.float32(1)}, opset=23, precision=TensorProto.INT8
     ),
-    "`softmax_precision` of `FlexAttention` is no element type": model(
+    "`softmax_precision` of `FlexAttention` is not an element type": model(
         "FlexAttention", {k: f(1, 2, 3, 4) for k in "qkv"}, domain="ai.onnx.preview", softmax_precision=0
     ),
     "`output_padding` of `ConvTranspose` is [1,1]": model(
@@ -241,7 +243,7 @@ AT_BUILD: dict[str, ModelProto] = {
         kernel_shape=[2, 2],
         strides=[2, 2],
     ),
-    "heads of the state among heads of keys": model(
+    "the heads of the state and of keys": model(
         "LinearAttention", QKV, update_rule="linear", **LINEAR | {"q_num_heads": 8}
     ),
     "heads of queries and of the state": model(
@@ -262,12 +264,12 @@ AT_BUILD: dict[str, ModelProto] = {
         domain="com.microsoft",
     ),
     "steps of keys and of values": model("MultiHeadAttention", SHARED | {"v": f(2, 2, 16)}, **HEADS),
-    "is causal for as many queries as new keys": model(
+    "needs causality and as many queries as new keys": model(
         "MultiHeadAttention", SHARED | {"q": f(2, 2, 16)}, unidirectional=1, **HEADS
     ),
     "`boxes` of `NonMaxSuppression` has shape": model("NonMaxSuppression", {"b": f(1, 5, 4), "s": f(1, 2, 6)}),
 }
-AT_BUILD["the condition of `If` is one element"].graph.input.append(
+AT_BUILD["the condition of `If` must have one element"].graph.input.append(
     helper.make_tensor_value_info("x", TensorProto.FLOAT, [3])
 )
 

@@ -13,9 +13,10 @@ from occ.compiler.diagnostics import CompileError
     ("operator", "reason", "remedy"),
     [
         ("SparseAttention", "blocks", "GroupQueryAttention"), ("PagedAttention", "pages", "GroupQueryAttention"),
-        ("DecoderMaskedMultiHeadAttention", "beams", "GroupQueryAttention"),
-        ("BeamSearch", "a search of its own", "decoder as models of their own"),
-        ("WhisperBeamSearch", "a search of its own", "decoder as models of their own"), ("MatMulFpQ4", "an order", "MatMulNBits"),
+        ("DecoderMaskedMultiHeadAttention", "beam search", "GroupQueryAttention"),
+        ("BeamSearch", "its own search", "decoder as separate models"),
+        ("WhisperBeamSearch", "its own search", "decoder as separate models"),
+        ("MatMulFpQ4", "a private layout", "MatMulNBits"),
     ],
 )  # fmt: skip
 def test_says_why_an_operator_is_refused(operator: str, reason: str, remedy: str) -> None:

@@ -77,7 +77,7 @@ def misspelt(m: ModelProto) -> None:
 @pytest.mark.parametrize(
     ("change", "why"),
     [
-        (reference, "the model itself has none of that name"),
+        (reference, "the model itself has no attribute of that name"),
         (untyped, "has no such value"),
         (misspelt, "`Constant` has no attribute `vale`"),
     ],
@@ -141,8 +141,8 @@ TEXTS = {
     "reads %x, which is not defined before it": f'module {HEAD}  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
     '    %y = fuse(%x) {kind="relu"} : f32[4] do (%a: f32[4]) {\n      %b = Relu(%x) : f32[4]\n      yield %b\n    }\n'
     "    return %y\n  }\n}\n",
-    "which do not go with its attributes": SCAN.format(captures=2, x="f32[3,4]"),
-    r"gives %x : f32\[4\] to %e : f32\[4\]": SCAN.format(captures=0, x="f32[4]"),
+    "which contradict its attributes": SCAN.format(captures=2, x="f32[3,4]"),
+    r"passes %x : f32\[4\] to %e : f32\[4\]": SCAN.format(captures=0, x="f32[4]"),
     "has 3 axes, and the tensor 1": f'module {HEAD}  weight @w : f32[4]@Abc4a = dense<1.0>\n  func @main(%x: f32[4]) -> f32[4] as "y" {{\n'
     "    return %x\n  }\n}\n",
 }

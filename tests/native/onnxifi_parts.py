@@ -123,7 +123,7 @@ def _results(cases: Sequence[Case], data: bytes) -> Iterator[Result]:
 
 
 def node_cases(names: Sequence[str] = ()) -> Iterator[Case]:
-    """The node cases of onnx 1.12; those that descriptors cannot pass have inputs that are no tensors, and no name."""
+    """The node cases of onnx 1.12; those that descriptors cannot pass have inputs that are not tensors, and no name."""
     for folder in sorted(DATA.iterdir()):
         if names and folder.name.removeprefix("test_") not in names:
             continue

@@ -68,7 +68,7 @@ def test_a_processor_takes_its_level(cpu: str, taken: str, several: Path, tmp_pa
     for level in (V2, V3, V4):
         done = ran_on(cpu, with_damage(several, tmp_path / f"{level}.occ", level))
         if level == taken:
-            assert b"does not have its digest" in done.stderr
+            assert b"does not match its digest" in done.stderr
         else:
             assert done.returncode == 0, done.stderr
             np.testing.assert_allclose(next(emulated._unpacked(done.stdout, 1)), want, rtol=1e-5, atol=1e-6)
@@ -198,4 +198,4 @@ def test_what_is_refused_at_the_build(occ_cli: Any, tmp_path: Path, monkeypatch:
             "build", "m.onnx", "--target-cpu", "x86-64-v3", "--also", "x86-64-v2", "--emit", emit, "-o", "d/"
         )
         assert done.code
-        assert "is for one machine" in done.err
+        assert "is linked for one machine" in done.err

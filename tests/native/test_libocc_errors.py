@@ -90,7 +90,7 @@ FAILING: dict[str, tuple[str, tuple[np.ndarray, np.ndarray], int, str]] = {
     ),
     "sizes": (
         SUM, (np.ones((2, 3), np.float32), np.ones((2, 4), np.float32)), INPUT,
-        "node `culprit` needs two sizes to be equal, and for these inputs they are not: m\\*n and j\\*k",
+        "node `culprit` needs two sizes to be equal, but for these inputs they are not: m\\*n and j\\*k",
     ),
 }  # fmt: skip
 
@@ -128,7 +128,7 @@ def test_what_is_no_artifact(tmp_path: Path, built: Any):
     said: dict[str, tuple[int, Any]] = {
         "No such file": (FILE, tmp_path / "missing.occ"),
         "`manifest.json` is missing": (DAMAGED, tmp_path),
-        "no artifact, or damaged": (DAMAGED, b"not a zip at all, but long enough to be one"),
+        "not an artifact, or damaged": (DAMAGED, b"not a zip at all, but long enough to be one"),
         "has no native code": (UNSUPPORTED, built(mlp(), "interp")),
     }
     for text, (code, source) in said.items():

@@ -114,7 +114,8 @@ def test_a_session_says_how_another_process_gets_it(target: str):
         pickle.dumps(session)
 
 
-# interrupts: one that falls into a finalizer or a callback of the collector is dropped by Python, which is no fault of a build
+# interrupts: one that falls into a finalizer or a callback of the collector is dropped by Python, which is not a
+# fault of a build
 DROPPED = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 

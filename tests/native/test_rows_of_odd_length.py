@@ -1,4 +1,4 @@
-"""Rows whose length is no multiple of a vector, computed inside another stage on `cpu`: nothing behind a tensor is read."""
+"""Rows whose length is not a multiple of a vector, computed inside another stage on `cpu`: no read past a tensor."""
 
 import multiprocessing
 

@@ -60,7 +60,7 @@ def test_the_program_in_another_language():
     np.testing.assert_allclose(found, [y.flat[0] for y in reference(model, {"x": x})], rtol=1e-5)
     Path("model.occ").write_bytes(b"no artifact")
     ran = subprocess.run(command, capture_output=True, text=True)
-    assert "`model.occ` is no artifact" in ran.stderr
+    assert "`model.occ` is not an artifact" in ran.stderr
 
 
 def test_the_program_of_a_linked_model_on_the_page(occ_cli: Any):
@@ -281,7 +281,7 @@ def test_models_whose_sizes_decide_a_rank_are_not_linked(occ_cli: Any):
         ran = occ_cli("build", "m.onnx", "--emit", emit, "-o", "d/")
         assert (ran.code, Path("d").exists()) == (3, False)
         assert "OCC0306" in ran.err
-        assert "a run decides the rank of the output `y`" in ran.err
+        assert "only a run determines the rank of the output `y`" in ran.err
     assert occ_cli("build", "m.onnx", "--emit", "static", "--shape", "x=3,1", "-o", "d/").code == 0
 
 

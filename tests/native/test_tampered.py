@@ -127,7 +127,7 @@ def nested(data: bytes) -> bytes:
 MEMBERS: dict[str, tuple[str, Callable[[bytes], bytes], str]] = {
     "a library that is cut off": (LIBRARY, cut, "cut off"),
     "half a header": (LIBRARY, lambda d: d[:40], "cut off"),
-    "no library": (LIBRARY, lambda d: b"#!/bin/sh\n" + d, "no library"),
+    "no library": (LIBRARY, lambda d: b"#!/bin/sh\n" + d, "not a library"),
     "deep JSON": (MANIFEST, nested, "not readable"),
     "no object": (MANIFEST, lambda d: b"[]", "not readable"),
     "not UTF-8": (MANIFEST, lambda d: b"\xff" * 40, "not readable"),
@@ -229,7 +229,7 @@ def test_weights_are_verified_on_request(artifact: Path, tmp_path: Path) -> None
     data[at + 5] ^= 1
     (tmp_path / "t.occ").write_bytes(data)
     occ.load(tmp_path / "t.occ")
-    with pytest.raises(occ.RunError, match="does not have its digest"):
+    with pytest.raises(occ.RunError, match="does not match its digest"):
         occ.load(tmp_path / "t.occ", verify=True)
     occ.load(artifact, verify=True)
 

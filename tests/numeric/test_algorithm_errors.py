@@ -75,7 +75,7 @@ def matmul(rows: int, inner: int, columns: int) -> Layer:
 
 
 def half_matmul(kind: type, rows: int, inner: int, columns: int) -> Layer:
-    """A product with a weight of 16 bits in front of a Cast; what it rounded off is no error of the product."""
+    """A product with a weight of 16 bits in front of a Cast; what it rounded off is not an error of the product."""
     x, w = random(inner, (rows, inner), (inner, columns))
     w = w.astype(kind)
     text = f"g (float[{rows}, {inner}] x) => (float[{rows}, {columns}] y) {{ f = Cast<to = 1>(w) y = MatMul(x, f) }}"

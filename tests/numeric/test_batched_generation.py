@@ -1,4 +1,4 @@
-"""Texts of unlike lengths in one run: the tokens of each alone, who joins and leaves, and what files cannot do."""
+"""Texts of different lengths in one run: the tokens of each alone, who joins and leaves, and what files cannot do."""
 
 from __future__ import annotations
 

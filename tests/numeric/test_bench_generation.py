@@ -59,7 +59,7 @@ def test_sampled_tokens_are_timed_after_greedy_ones_were_compared(folder, occ_cl
     assert made["sampled"] is True
     assert [(s["alike"], s["distance"]) for s in made["speeds"].values()] == [(6, 0), (6, 0)]
     alone = occ_cli("bench", folder / "model.onnx", "--sampled")
-    assert (alone.code, "--sampled goes with --generate" in alone.err) == (2, True)
+    assert (alone.code, "--sampled needs --generate" in alone.err) == (2, True)
 
 
 def test_runtimes_that_cannot_run_the_folder_are_named(folder, occ_cli, monkeypatch) -> None:
@@ -147,10 +147,10 @@ def test_an_artifact_is_timed_too(folder, occ_cli) -> None:
 @pytest.mark.parametrize(
     ("flags", "said"),
     [
-        (["--generate", "12"], "takes two counts of tokens"),
-        (["--generate", "0,4"], "takes two counts of tokens"),
+        (["--generate", "12"], "takes two numbers of tokens"),
+        (["--generate", "0,4"], "takes two numbers of tokens"),
         (["--generate", "4,4", "--against", "torch"], "--against takes onnxruntime-genai, onnxruntime, openvino"),
-        (["--generate", "4,4", "--dim", "batch=2"], "--dim does not go with --generate"),
+        (["--generate", "4,4", "--dim", "batch=2"], "--dim cannot be combined with --generate"),
         (["--generate", "4,4", "-t", "interp"], "not 'interp'"),
     ],
 )
@@ -167,10 +167,10 @@ def test_what_is_no_language_model_is_one_error(tmp_path, occ_cli) -> None:
     (tmp_path / "short" / "config.json").write_text(json.dumps({"max_position_embeddings": WORDS}))
     (tmp_path / "empty").mkdir()
     for name, said in (
-        ("net.onnx", "is no decoder"),
+        ("net.onnx", "is not a decoder"),
         ("empty", "has no model"),
         ("none", "does not exist"),
-        ("short", f"more than the model takes, {WORDS}"),
+        ("short", f"more than the model supports, {WORDS}"),
     ):
         ran = occ_cli("bench", tmp_path / name, "--generate", f"{WORDS},2", "-t", "cpu-jit")
         assert ran.code == 1

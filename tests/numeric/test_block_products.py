@@ -1,4 +1,4 @@
-"""Products of block-quantised weights as codes: every number of rows, what stands around them, and what is no number."""
+"""Products of block-quantised weights as codes: every number of rows, fused neighbours, and NaN."""
 
 from __future__ import annotations
 
@@ -294,7 +294,7 @@ def test_rows_that_blocks_do_not_divide(k: int, block: int, zeros: bool) -> None
 
 
 def test_one_column_of_any_number_of_rows() -> None:
-    """Its extent of 1 is no axis of the kernel, whose panels and tiles are along two."""
+    """Its extent of 1 is not an axis of the kernel, whose panels and tiles are along two."""
     rng = np.random.default_rng(0)
     codes, scales = rng.integers(0, 256, (1, 2, 16), dtype=np.uint8), rng.random((1, 2), dtype=np.float32)
     held = [tensor("w", codes), tensor("s", scales.reshape(-1))]

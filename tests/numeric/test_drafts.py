@@ -176,9 +176,9 @@ def test_a_smaller_model_guesses(folder: Path, plain: occ.LanguageModel, monkeyp
 @pytest.mark.parametrize(
     ("made", "how", "message"),
     [
-        (decoder(taps=3), {"draft": "ngram"}, "cannot take back tokens"),
+        (decoder(taps=3), {"draft": "ngram"}, "cannot remove rejected draft tokens"),
         (decoder(), {"draft": "ngram", "draft_tokens": 0}, "draft_tokens is 0"),
-        (decoder(), {"draft": "ngram", "several": True}, "runs of their own"),
+        (decoder(), {"draft": "ngram", "several": True}, "not supported for batches"),
         (decoder(), {"draft": "none"}, "none"),
     ],
 )

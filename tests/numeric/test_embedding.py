@@ -104,7 +104,7 @@ def test_pairs_are_scored(tmp_path: Path) -> None:
 def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "m", "logits")
     for act, said in (
-        (lambda: occ.embed(folder, "a", target="cpu-jit"), "gives no vectors"),
+        (lambda: occ.embed(folder, "a", target="cpu-jit"), "returns no vectors"),
         (lambda: occ.embed(tmp_path / "none", "a"), "does not exist"),
         (lambda: occ.embed(folder, "a", pooling="best"), "'best'"),
         (lambda: occ.embed(folder, "a", batch_size=0), "batch_size"),
@@ -139,7 +139,7 @@ def test_modules_that_are_not_known_are_refused_before_anything_is_built(tmp_pat
     (folder / "modules.json").unlink()
     for config, said in (
         ({"pooling_mode": "best"}, "`best`"),
-        ({"pooling_mode_best": True}, "names no way"),
+        ({"pooling_mode_best": True}, "does not define the pooling"),
         ({"pooling_mode": "cls", "include_prompt": False}, "include_prompt"),
     ):
         (folder / "1_Pooling" / "config.json").write_text(json.dumps(config))

@@ -111,7 +111,7 @@ def test_bits_of_a_known_integer_are_inverted(target: str) -> None:
 @pytest.mark.parametrize("target", NATIVE)
 @pytest.mark.parametrize("expression", ["Not(w)", "Not(v)", "And(w, v)", "Xor(w, v)", "Or(w, v)"])
 def test_truth_values_that_are_known(expression: str, target: str) -> None:
-    """Those of a constant are 0 and 1 here, whose bits inverted are no truth value."""
+    """Those of a constant are 0 and 1 here, whose bits inverted are not truth values."""
     weights = {"w": np.array([True, False, True, False]), "v": np.array([True, True, False, False])}
     check(f"g (float x) => (bool[4] y) {{ y = {expression} }}", {"x": np.zeros((), np.float32)}, target, weights)
 

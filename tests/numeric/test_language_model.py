@@ -218,5 +218,5 @@ def test_a_model_that_is_no_decoder_is_an_error(tmp_path: Path) -> None:
         onnx.helper.make_model(graph, ir_version=10, opset_imports=[onnx.helper.make_opsetid("", 20)]),
         tmp_path / "model.onnx",
     )
-    with pytest.raises(occ.RunError, match="no decoder"):
+    with pytest.raises(occ.RunError, match="not a decoder"):
         occ.LanguageModel(tmp_path)

@@ -141,8 +141,10 @@ def refused(m: ModelProto) -> str:
 def test_calls_that_do_not_fit_are_refused() -> None:
     assert "has no attribute `z`" in refused(model("y = my.f<z = 1.0>(x)", elu("0.5")))
     assert "has 1 inputs and 1 outputs, not 2 and 1" in refused(model("y = my.f (x, x)", elu("0.5")))
-    assert "has none of that name" in refused(model("y = my.f (x)", "f (x) => (y) { y = Elu<alpha: float = @k>(x) }"))
-    assert "the model itself has none" in refused(model("y = Elu<alpha: float = @k>(x)", elu()))
+    assert "has no attribute of that name" in refused(
+        model("y = my.f (x)", "f (x) => (y) { y = Elu<alpha: float = @k>(x) }")
+    )
+    assert "the model itself has no attribute" in refused(model("y = Elu<alpha: float = @k>(x)", elu()))
     assert "is INT, not FLOAT" in refused(model("y = my.f<k = 1>(x)", elu("0.5")))
     assert "nothing defines `w`" in refused(model("w = Neg(x) y = my.f (x)", "f (x) => (y) { y = Add(x, w) }"))
     assert "nothing defines the output `z`" in refused(model("y = my.f (x)", "f (x) => (z) { y = Neg(x) }"))

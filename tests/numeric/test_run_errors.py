@@ -107,7 +107,7 @@ NEGATIVE: dict[str, tuple[str, Mapping[str, np.ndarray]]] = {
         "g (float[1] x, int64[1] s) => (float[m] y) { [culprit] y = Expand(x, s) }",
         {"x": np.zeros(1, np.float32), "s": np.array([-2])},
     ),
-    "reshape": (  # three elements are no two rows
+    "reshape": (  # three elements do not make two rows
         "g (float[n] x) => (float[2,m] y) { [culprit] y = Reshape(x, rows) }",
         {"x": np.zeros(3, np.float32)},
     ),

@@ -63,14 +63,14 @@ def test_bad_words_do_not_follow_what_they_follow() -> None:
 def test_a_mask_of_a_grammar_rules_tokens_out() -> None:
     logits, allowed = np.array([1.0, 2.0, 3.0], np.float32), np.array([True, True, False])
     assert Sampler(Sampling()).choose(logits, allowed) == 1
-    with pytest.raises(occ.RunError, match="every token is ruled out"):
+    with pytest.raises(occ.RunError, match="every token is banned"):
         Sampler(Sampling()).choose(logits, np.zeros(3, np.bool_))
 
 
 def test_logits_that_are_no_numbers_are_an_error() -> None:
     for bad in ([1.0, np.nan], [np.inf, 0.0], [-np.inf, -np.inf]):
         for how in (Sampling(), Sampling(do_sample=True)):
-            with pytest.raises(occ.RunError, match="no numbers"):
+            with pytest.raises(occ.RunError, match="not numbers"):
                 Sampler(how).choose(np.array(bad, np.float32))
     assert Sampler(Sampling(do_sample=True)).choose(np.array([-np.inf, 0.0], np.float32)) == 1
 

@@ -15,7 +15,7 @@ def weights(seed: int, *shape: int) -> np.ndarray:
 
 @pytest.fixture(scope="module")
 def rows():
-    """Sum, and a choice that makes the kernel an exact one, after a product of 96 columns that are no whole panels."""
+    """Sum, and a choice that makes the kernel an exact one, after a product of 96 columns that are not whole panels."""
     w, b = weights(1, 72, 84), weights(2, 84)
     text = """g (float[n, 72] x, float[n, 84] z) => (float[n, 84] y) {
         h = MatMul(x, w)

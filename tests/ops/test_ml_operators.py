@@ -237,7 +237,7 @@ def test_damaged_trees_are_refused() -> None:
     circle = {**trees(), **leaves, "nodes_truenodeids": [0] * 8, "nodes_falsenodeids": [0] * 8}
     far = {**trees(), **leaves, "nodes_featureids": [9] * 8}
     lost = {**trees(), **leaves, "nodes_truenodeids": [77] * 8}
-    for attrs, said in ((circle, "in circles"), (far, "outside of the 3"), (lost, "no node 77")):
+    for attrs, said in ((circle, "has a cycle"), (far, "outside of the 3"), (lost, "no node 77")):
         model = model_of("TreeEnsembleRegressor", types, 1, 3, attrs)
         for target in TARGETS:
             with pytest.raises(CompileError, match=f"OCC0107.*{said}"):

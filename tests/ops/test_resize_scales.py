@@ -1,4 +1,4 @@
-"""Resize by factors that are no short binary fractions: 0.4, 1/3, 1.3; what a file means by them, and by old operator sets."""
+"""Resize by factors that are not short binary fractions: 0.4, 1/3, 1.3; their intended values, also in old operator sets."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ def test_aspect_ratios(target: str, policy: str, shape: str) -> None:
 
 @pytest.mark.parametrize("scale", [0.0, -0.5, float("nan"), float("inf")])
 def test_scales_that_are_none_are_refused(scale: float) -> None:
-    with pytest.raises(occ.CompileError, match="has to be greater than 0"):
+    with pytest.raises(occ.CompileError, match="must be greater than 0"):
         occ.compile(resize((1, 1, scale), "1, 1, t"), target="interp")
 
 
@@ -181,7 +181,7 @@ def test_regions_that_are_none_are_refused(region: list[float]) -> None:
     model = model_of(
         f"g (float[5] x) => (float[8] y) {{ y = {node} (x, r, , s) }}", {"r": np.float32(region), "s": np.array([8])}
     )
-    with pytest.raises(CompileError, match="is no start and end, finite"):
+    with pytest.raises(CompileError, match="is not a finite start and end"):
         occ.compile(model, target="interp")
 
 

@@ -1,4 +1,4 @@
-"""Sin and Cos of f32 against f64: arguments of all sizes, next to zeros of the function, and what is no number."""
+"""Sin and Cos of f32 against f64: arguments of all sizes, next to zeros of the function, and what is not a number."""
 
 import numpy as np
 import pytest

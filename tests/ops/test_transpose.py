@@ -1,4 +1,4 @@
-"""Transpositions in squares of registers: extents that are no multiple of a square, all types, fused with what follows."""
+"""Transpositions in squares of registers: extents that are not multiples of a square, all types, fused consumers."""
 
 import numpy as np
 import onnx

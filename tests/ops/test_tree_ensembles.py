@@ -125,7 +125,7 @@ def test_forests_of_any_batch(case: str, target: str) -> None:
 
 @pytest.mark.parametrize(("case", "n"), [("a target a tree", 33), ("few trees of a target", 5)])
 def test_forests_of_fixed_batches(case: str, n: int) -> None:
-    """Rows that are no multiple of a block of them, and less than one."""
+    """Rows that are not multiples of a block of them, and less than one."""
     made, x = model(FORESTS[case]), rows(n)
     right = reference(made).run(None, {"x": x})[0]
     for target in ("cpu", "cpu-jit"):

@@ -297,7 +297,7 @@ def test_a_context_that_is_damaged_or_leaves_its_folder_is_refused(tmp_path, occ
     for data, told in (
         (b"../m.occ", "leaves the folder"),
         (b"none.occ", "cannot be opened"),
-        (b"r.onnx", "no artifact"),
+        (b"r.onnx", "not an artifact"),
     ):
         made = onnx.load(tmp_path / "r.onnx")
         next(a for a in made.graph.node[0].attribute if a.name == "ep_cache_context").s = data

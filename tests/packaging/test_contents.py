@@ -22,7 +22,7 @@ def test_the_compiler_and_the_runtime_are_links_in_a_checkout():
     """What makes `occ.compiler` of the folder `compiler`; a checkout without links is refused here and not by a riddle."""
     for name in ("compiler", "runtime"):
         assert (ROOT / "occ" / name).resolve() == ROOT / name, (
-            f"`occ/{name}` is no link to `{name}`: git config core.symlinks true"
+            f"`occ/{name}` is not a link to `{name}`: git config core.symlinks true"
         )
 
 

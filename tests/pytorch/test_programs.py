@@ -102,12 +102,12 @@ def test_what_is_no_program_is_refused_in_a_line(tmp_path, monkeypatch, occ_cli)
         assert (ran.code, code in ran.err, "Traceback" in ran.err) == (1, True, False), ran.err
     with pytest.raises(TypeError, match=r"torch\.export\.export"):
         occ.compile(torch.nn.Linear(2, 2))
-    with pytest.raises(TypeError, match="int is no model"):
+    with pytest.raises(TypeError, match="int is not a model"):
         occ.compile(3)
 
 
 def test_pickles_in_a_file_run_no_code(file, tmp_path, occ_cli):
-    """torch reads sample inputs of a program as a pickle; what is no tensor there is not made."""
+    """torch reads sample inputs of a program as a pickle; what is not a tensor there is not made."""
 
     class Trap:
         def __reduce__(self):

@@ -142,20 +142,20 @@ WRONG = [
     ("libother.so", "int swish(const float *x, float *y)", "there is no library `.*libother.so`"),
     ("user.c", "int swish(const float *x, float *y)", "the library `.*user.c` cannot be used"),
     ("libuser.so", "int swash(const float *x, float *y)", "has no function `swash`"),
-    ("libuser.so", "float swish(float x)", "the prototype `float swish.*` is not understood"),
-    ("libuser.so", "int swish(const quad *x, float *y)", r"the parameter `const quad \*x` is not understood"),
-    ("libuser.so", "int swish(const float *z, float *y)", "the pointer `z` of `swish` stands for nothing"),
+    ("libuser.so", "float swish(float x)", "the prototype `float swish.*` is not recognised"),
+    ("libuser.so", "int swish(const quad *x, float *y)", r"the parameter `const quad \*x` is not recognised"),
+    ("libuser.so", "int swish(const float *z, float *y)", "the pointer `z` of `swish` has no meaning"),
     (
         "libuser.so",
         "int swish(const float *x, float gamma, float *y)",
-        "the value `gamma` of `swish` stands for nothing",
+        "the value `gamma` of `swish` has no meaning",
     ),
     (
         "libuser.so",
         "int swish(const float *x, float x_size, float *y)",
-        "the value `x_size` of `swish` stands for nothing",
+        "the value `x_size` of `swish` has no meaning",
     ),
-    ("libuser.so", "int swish(const float *x, const float *y)", "the pointer `y` of `swish` stands for nothing"),
+    ("libuser.so", "int swish(const float *x, const float *y)", "the pointer `y` of `swish` has no meaning"),
     ("libuser.so", "int swish(const float *x)", "`swish` has no pointer for the result `y`"),
 ]
 
@@ -193,7 +193,7 @@ def test_operands_that_a_te_function_does_not_take_are_refused_at_the_node(folde
     [
         ("te @f[](%x: f32[2]) -> (y: f32[2]) { y[i<2] = %z[i] }", "cannot be read.*`z` is not a parameter"),
         ("te @f[](%x: f32[2]) -> (y: f32[2]) { z[i<2] = %x[i] }", "no stage `y`"),
-        ("te @f[m](%x: f32[2]) -> (y: f32[2]) { y[i<2] = %x[i] }", "a dim `m` that is no extent"),
+        ("te @f[m](%x: f32[2]) -> (y: f32[2]) { y[i<2] = %x[i] }", "a dim `m` that is not an extent"),
         ("y[i<2] = %x[i]", "cannot be read: error.*unexpected text"),
     ],
 )

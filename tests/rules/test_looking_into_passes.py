@@ -102,7 +102,7 @@ def test_a_build_cannot_stop_and_says_what_can(option, net, occ_cli) -> None:
     assert command == f"dump {net} {' '.join(option)}"
     assert occ_cli(*command.split()).code == 0
     assert option[0] not in occ_cli("build", "--help").out
-    assert "told to stop" in occ_cli("dump", net, "--stage", "halide", *option).err
+    assert "stopped early" in occ_cli("dump", net, "--stage", "halide", *option).err
 
 
 def test_a_pipeline_prints_in_the_form_that_is_typed(net, occ_cli) -> None:
@@ -206,7 +206,7 @@ def test_bisect_refuses_a_file_that_has_no_arrays(net, occ_cli) -> None:
 
 def test_bisect_finds_nothing_where_nothing_is_wrong(net, occ_cli) -> None:
     ran = occ_cli("bisect", net)
-    assert (ran.code, ran.out) == (0, "results are right after every pass\n")
+    assert (ran.code, ran.out) == (0, "results are correct after every pass\n")
 
 
 @pytest.mark.parametrize("how", [[], ["--verify"]])

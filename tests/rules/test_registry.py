@@ -129,5 +129,5 @@ def test_a_registry_adds_to_the_built_in_operators(tmp_path: Path) -> None:
     assert {"Relu", "com.example.Plus"} <= found.keys()
     assert "com.example.Plus" not in builtin()
     assert "com.example.Plus" not in Registry()
-    with pytest.raises(CompileError, match=r"operator `com.example.Plus` is defined by .*plus1.py already"):
+    with pytest.raises(CompileError, match=r"operator `com.example.Plus` is already defined by .*plus1.py"):
         extensions([plus(tmp_path, 1), plus(tmp_path, 2)])

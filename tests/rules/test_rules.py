@@ -287,7 +287,7 @@ def test_a_schedule_follows_the_hint_of_its_fusion(hint, there, gone) -> None:
     "hint", ["vectorise=4", "vectorize=5", "tile=0", "parallel", "compute_root=on", "tile=4; parallel=on"]
 )
 def test_a_hint_that_is_not_known_is_refused(hint) -> None:
-    with pytest.raises(occ.CompileError, match=r"OCC0610.*rule `dense`: `.*` is no choice of a schedule") as e:
+    with pytest.raises(occ.CompileError, match=r"OCC0610.*rule `dense`: `.*` is not a choice of a schedule") as e:
         hinted(hint)
     assert "compute_root" in e.value.diagnostics[0].helps[0]
 

@@ -172,7 +172,7 @@ BINARY = {"name": "x", "shape": [1, 3], "datatype": "FP32", "parameters": {"bina
     [
         ({}, b"", "does not fit the body"),
         ({}, b"1" * 11, "does not fit the body"),
-        ({}, b"1" * 13, "belong to no input"),
+        ({}, b"1" * 13, "do not belong to an input"),
         ({"shape": [1, 4]}, b"1" * 12, "12 bytes"),
         ({"shape": [-1, -3]}, b"1" * 12, "12 bytes"),
         ({"shape": "x"}, b"1" * 12, "shape"),
@@ -181,7 +181,7 @@ BINARY = {"name": "x", "shape": [1, 3], "datatype": "FP32", "parameters": {"bina
         ({"datatype": "FP33"}, b"1" * 12, "datatype"),
         ({"parameters": {"binary_data_size": -1}}, b"1" * 12, "does not fit the body"),
         ({"parameters": {"binary_data_size": "12"}}, b"1" * 12, "does not fit the body"),
-        ({"parameters": [1]}, b"1" * 12, "no inference request"),
+        ({"parameters": [1]}, b"1" * 12, "not an inference request"),
     ],
 )
 def test_binary_requests_that_do_not_fit_are_refused(server: Server, changed: Any, data: bytes, told: str) -> None:

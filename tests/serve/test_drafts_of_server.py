@@ -69,4 +69,4 @@ def test_options_are_not_for_an_artifact(occ_cli, tmp_path: Path) -> None:
     (tmp_path / "model.occ").write_bytes(b"PK")
     ran = occ_cli("generate", str(tmp_path / "model.occ"), "--tokens", "1", "-C", "cache=int8")
     assert ran.code == 1, ran.err
-    assert "is an artifact, which stays as it was built" in " ".join(ran.err.split())
+    assert "is an artifact, which is compiled already" in " ".join(ran.err.split())

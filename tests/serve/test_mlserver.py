@@ -200,7 +200,7 @@ def test_a_killed_worker_is_replaced_and_loses_only_what_it_was_doing(tmp_path: 
     [
         (["none.onnx"], "OCC0101"),
         (["m.onnx", "m.onnx"], "two models are called `m`"),
-        (["a b=m.onnx"], "no name for a URL"),
+        (["a b=m.onnx"], "not a name for a URL"),
     ],
 )
 def test_what_cannot_be_served_is_said_before_anything_listens(

@@ -143,7 +143,7 @@ def test_an_empty_library_is_refused(tmp_path) -> None:
     made = Compilation(model_of("g (float[n] x) => (float[n] y) { y = Exp(x) }"), Settings("cpu-jit")).artifact()
     folder = made.save(tmp_path / "m", folder=True)
     (folder / LIBRARY).write_bytes(b"")
-    with pytest.raises(RunError, match="does not have its digest"):
+    with pytest.raises(RunError, match="does not match its digest"):
         Artifact.load(folder)
 
 

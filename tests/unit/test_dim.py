@@ -175,7 +175,7 @@ def test_division_by_the_constant_zero_is_an_error():
 
 
 def test_arithmetic_with_expressions_is_theirs() -> None:
-    """A dim and what is no dim make an expression, not a polynomial with an expression in it."""
+    """A dim and what is not a dim make an expression, not a polynomial with an expression in it."""
     n, load = SYMBOLS["M"], Load("x", (), I64)
     for made in (n - load, n + load, n * load, n // load, n % load, load - n):
         assert isinstance(made, Expr)
@@ -227,7 +227,7 @@ def test_a_quotient_of_a_quotient_knows_that_alone():
     n, half = symbol("N"), symbol("H")
     ((((atom, _),), _),) = dim.terms_of((n + 1) // 2)
     assert dim.put_atoms((n + 3) // 4 + (n + 7) // 8, {atom: half}) == (half + 1) // 2 + (half + 3) // 4
-    assert dim.put_atoms((n + 2) // 4, {atom: half}) == (n + 2) // 4, "which is no quotient of it"
+    assert dim.put_atoms((n + 2) // 4, {atom: half}) == (n + 2) // 4, "which is not a quotient of it"
     ((((atom, _),), _),) = dim.terms_of((2 * n + 1) // 3)
     assert dim.put_atoms(((2 * n + 1) // 3 + 1) // 2, {atom: half}) == (half + 1) // 2
 

@@ -69,7 +69,7 @@ FILES: dict[str, tuple[bytes, str, str]] = {
     "m.onnx.gz": (gzip.compress(b"x"), "a gzip file", "gunzip m.onnx.gz"),
     "m.tar": (_tar(), "a tar file", "tar xf m.tar"),
     "m.zip": (_zip("m/model.onnx", method=8), "a zip with a model", "unzip m.zip"),
-    "other.zip": (_zip("readme.txt"), "a zip file, and no artifact", ".onnx files"),
+    "other.zip": (_zip("readme.txt"), "a zip file, but not an artifact", ".onnx files"),
     "net.plan": (b"ftrt" + bytes(30), "TensorRT", "ONNX model"),
     "a.out": (b"\x7fELF" + bytes(30), "a program", ".onnx files"),
     "dog.jpg": (b"\xff\xd8\xff\xe0" + bytes(30), "a picture", ".onnx files"),

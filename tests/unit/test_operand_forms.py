@@ -1,4 +1,4 @@
-"""Operands that ONNX's text calls one number are checked, all of them; explicit defaults are no requests."""
+"""Operands that ONNX's text calls one number are checked, all of them; explicit defaults are not requests."""
 
 from __future__ import annotations
 

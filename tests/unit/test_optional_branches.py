@@ -1,4 +1,4 @@
-"""Branches that a run does not take may be wrong for the shapes it has: that is no error until they are taken."""
+"""Branches that a run does not take may be wrong for the shapes it has: that is not an error until they are taken."""
 
 from __future__ import annotations
 

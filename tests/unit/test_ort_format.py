@@ -191,7 +191,7 @@ def test_ort_file_whose_parts_stand_in_many_places_is_an_error() -> None:
             lead(at + 4 + 4 * k, target)
     data[attribute + 4 + 4 * 2] = 2  # INT
     data[version : version + 5] = b"\1\0\0\0006"
-    with pytest.raises(OrtFormatError, match="many times its size"):
+    with pytest.raises(OrtFormatError, match="many times larger"):
         read_ort(bytes(data))
 
 

@@ -78,7 +78,7 @@ BROKEN = [
     (PLAN, "dims=[dim<N>], te=\"k\", writes=1}\n    %v", "te=\"k\", writes=1}\n    %v", "does not fit te @k"),
     (PLAN, ": f32[4*N]", ": f32[5*N]", "reaches past the end of %a"),
     (PLAN, "view(%v) :", "view(%v) {start=1} :", "reaches past the end of %a"),
-    (PLAN, "view(%v) :", "view(%v) {start=-4} :", "starts before what it shows"),
+    (PLAN, "view(%v) :", "view(%v) {start=-4} :", "starts before its storage"),
     (PLAN, "kernel(%b, @w, %y)", "kernel(%y, %b, @w)", "@w, which is not its own"),
     (PLAN, "kernel(%b, @w, %y)", "kernel(%b, @w, %x)", "%x, which is not its own"),
     (PLAN, "writes=1}\n    return", "writes=9}\n    return", "does not fit te @k"),
@@ -93,17 +93,17 @@ BROKEN = [
     (OUTPUTS, "view(%a) : f32[2,2]", "view(%a) : f32[1,2]", "reaches past the end of output 1, %z : f32[1,2]"),
     (PLAN, "return %y", "%z = view(%y) : f32[N]\n    return %z", "reaches past the end of output 0, %z : f32[N]"),
     (PLAN, "last=1", "last=0", "is used from step 0 to step 1"),
-    (PLAN, "first=0, last=1", "first=0", "does not say from which step to which"),
+    (PLAN, "first=0, last=1", "first=0", "does not define its first and last step"),
     (FIXED, "offset=64", "offset=-64", "lies at -64"),
     (FIXED, "offset=64", "offset=8", "have the same bytes at the same time"),
-    (FIXED, ", offset=64", "", "has no offset, and others have one"),
+    (FIXED, ", offset=64", "", "has no offset, but others have one"),
     (PLAN, "i<D, j<4", "i<D, j<5", "computes [1, 5] for the result r : f32[D,4]"),
     (PLAN, "%q[j]", "%q[j + 1]", "r reads q at 4 of 4 along its axis 0"),
     (PLAN, "%q[j]", "%q[i]", "r reads q at 4 of 4 along its axis 0"),
     (PLAN, "%q[j]", "%q[j - 1]", "r reads q at -1 of 4 along its axis 0"),
     (PLAN, "%q[j]", "sum[k<5](%q[k])", "r reads q at 4 of 4 along its axis 0"),
     (PLAN, "%q[j]", "(j < 3 ? %q[j + 2] : 0.0)", "r reads q at 4 of 4 along its axis 0"),
-    (PLAN, "%q[j]", "%q[j + dim(E)]", "has the size E, which is none of its dims"),
+    (PLAN, "%q[j]", "%q[j + dim(E)]", "has the size E, which is not one of its dims"),
     (COPIES, "host(%x, %y)", "host(%x, %x, %y)", "copies 2 to 1 tensors"),
     (COPIES, "writes=1", "writes=0", "copies 2 to 0 tensors"),
     (COPIES, "f32[4]\n    host", "f32[3]\n    host", "copies f32[4] to f32[3]"),
@@ -164,7 +164,7 @@ def test_types_are_inferred_again():
 
 
 def test_a_stage_that_does_not_exist_is_an_error():
-    with pytest.raises(CompileError, match="`lowred` is no stage"):
+    with pytest.raises(CompileError, match="`lowred` is not a stage"):
         load_module(PLAN.replace('"lowered"', '"lowred"'))
 
 
@@ -240,7 +240,7 @@ SIZES = """module @m {stage="inferred"} {
     ("text", "old", "new", "message"),
     [
         (CAPTURES, "captures=0", "captures=255", "has 255 captures"),
-        (FUSED, "%x: f32[2,3]", "%x: f32[2,9]", "gives %x : f32[2,9] to %a : f32[2,3]"),
+        (FUSED, "%x: f32[2,3]", "%x: f32[2,9]", "passes %x : f32[2,9] to %a : f32[2,3]"),
         (SIZES, "dim<N>", "dim<M>", "has the size M in `values`, which is not declared"),
     ],
     ids=["captures", "fused", "sizes"],

@@ -83,5 +83,5 @@ def test_rules_that_undo_each_other_are_noticed():
         return True
 
     m = parse(TEXT)
-    with pytest.raises(AssertionError, match="do not come to an end"):
+    with pytest.raises(AssertionError, match="do not terminate"):
         Rewriter(m).apply({"Neg": (to_abs,), "Abs": (to_neg,)})

@@ -130,7 +130,7 @@ def test_roles_are_text():
 
 def test_an_unknown_role_is_an_error():
     f = parse(PRODUCT.replace("NAME", "acc").replace("%w[r, j])", "%w[r, j]) role(cnov)")).te["f"]
-    assert list(te_problems(f)) == ["te @f: acc has the role cnov, which no schedule asks for"]
+    assert list(te_problems(f)) == ["te @f: acc has the role cnov, which no schedule uses"]
 
 
 def test_nothing_reads_the_names_of_stages():

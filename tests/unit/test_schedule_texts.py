@@ -28,7 +28,7 @@ TEXT = """module @m {stage="scheduled", target="cpu"} {
 }
 """
 WRONG = [
-    ("y.vectorise(bi)", "is no call of a schedule"),
+    ("y.vectorise(bi)", "is not a call of a schedule"),
     ("y.split(nowhere, c, d, 4)", "has nowhere where it takes a loop"),
     ("y.split(b, c, d, 4)", "has b where it takes a loop"),
     ("y.split(a, bi, d, 4)", "has bi where it takes a new loop"),
@@ -38,7 +38,7 @@ WRONG = [
     ("y.split(a, c, d, 4, Guard)", "has Guard where it takes a tail"),
     ("y.reorder()", "takes a loop"),
     ("y.compute_root(a)", "takes nothing"),
-    ("z.compute_root()", "schedules z, which is no stage"),
+    ("z.compute_root()", "schedules z, which is not a stage"),
     ("acc.compute_at(z, a)", "has z where it takes another stage"),
     ("acc.compute_at(y, b9)", "has b9 where it takes a loop of that stage"),
     ("acc.unroll(r)", "has r where it takes a loop"),

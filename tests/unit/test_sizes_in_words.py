@@ -23,7 +23,7 @@ def test_size_of_at_least_one(target: str) -> None:
     session = occ.compile(model_of(LAST), target)
     x, z = np.arange(8, dtype=np.float32).reshape(2, 4), np.ones(5, np.float32)
     np.testing.assert_array_equal(session.run({"x": x, "z": z})["y"], np.full(5, 8, np.float32))
-    with pytest.raises(occ.RunError, match=r"needs k\*m to be at least 1, and for these inputs it is 0"):
+    with pytest.raises(occ.RunError, match=r"needs k\*m to be at least 1, but for these inputs it is 0"):
         session.run({"x": x[:0], "z": z})
 
 

@@ -1,5 +1,7 @@
-"""Makers of nodes with attributes as few files have them: factors that are no binary fractions, axes out of order, negative and
-repeated where that is allowed, integers at the ends of their types, and operators that no other profile makes.
+"""Nodes with rare attributes and operands.
+
+Factors that are not binary fractions; axes that are out of order, negative, or repeated where that is allowed; integers at
+the ends of their types; and operators that no other profile has.
 """
 
 from __future__ import annotations

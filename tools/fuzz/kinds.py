@@ -210,7 +210,7 @@ def zips(rng: Generator, seed: int) -> Iterator[Attempt]:
 
 
 def members(rng: Generator, seed: int) -> Iterator[Attempt]:
-    """Artifacts of which a member that is no native code was changed, and its digest with it."""
+    """Artifacts of which a member that is not native code was changed, and its digest with it."""
     case, whole, _ = _built(seed - seed % 4)
     names = [n for n in whole if n not in ("manifest.json", LIBRARY)]
     while names:

@@ -97,7 +97,7 @@ def axes(g: Graph, rank: int, least: int = 1) -> list[int]:
 
 
 def fraction(g: Graph) -> float:
-    """A positive number that is no short binary fraction, as files have them."""
+    """A positive number that is not a short binary fraction, as files have them."""
     return g.choose([round(float(g.rng.uniform(0.05, 1.5)), 2), 1 / 3, 0.1, 0.7, 1.1, float(g.rng.uniform(0.05, 1.5))])
 
 

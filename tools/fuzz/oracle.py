@@ -201,7 +201,7 @@ def _unnamed(node: NodeProto) -> NodeProto:
 
 
 def model_of(graph: GraphProto, opset: int) -> ModelProto:
-    """A model in the oldest file format that has the operator set, but not older than initialisers that are no inputs."""
+    """A model in the oldest file format with the operator set in which initialisers need not be inputs."""
     imports = [helper.make_opsetid("", opset)]
     if any(n.domain == ML for n in graph.node):
         imports.append(helper.make_opsetid(ML, 3))  # the last one with TreeEnsembleRegressor

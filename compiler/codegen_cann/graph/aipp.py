@@ -85,7 +85,7 @@ def pictures(path: str, shapes: Mapping[str, tuple[int, ...]]) -> dict[str, Pict
             raise _wrong(path, f"it has two `aipp_op` for the input `{name}`", "leave one of them")
         found[name] = _picture(keys, name, shapes[name], path)
     if not found:
-        raise _wrong(path, "it has no `aipp_op`", "write one for each input that pictures are given for")
+        raise _wrong(path, "it has no `aipp_op`", "write one for each input that takes pictures")
     return found
 
 
@@ -105,7 +105,7 @@ def _operators(text: str, path: str) -> Iterator[dict[str, Value]]:
         m = _TOKEN.match(text, at)
         if m is None:
             raise _wrong(
-                path, f"{text[at : at + 20]!r} is no text of a configuration", "write `key: value` in `aipp_op { }`"
+                path, f"{text[at : at + 20]!r} is not a text of a configuration", "write `key: value` in `aipp_op { }`"
             )
         at = m.end()
         if found := m.group("op") or m.group("word"):
@@ -121,7 +121,7 @@ def _operators(text: str, path: str) -> Iterator[dict[str, Value]]:
         while body:
             name, sign, value = (*body[:3], "", "")[:3]
             if sign != ":" or not value or value == ":":
-                raise _wrong(path, f"`{' '.join(body[:3])}` is no `key: value`", "write one `key: value` in a line")
+                raise _wrong(path, f"`{' '.join(body[:3])}` is not a `key: value`", "write one `key: value` in a line")
             keys[name] = _value(name, value.strip('"'), path)
             body = body[3:]
         yield keys
@@ -149,7 +149,7 @@ def _input(keys: Mapping[str, Value], names: list[str], path: str) -> str:
         return name
     rank = int(keys.get("related_input_rank", 0))
     if not 0 <= rank < len(names):
-        raise _wrong(path, f"`related_input_rank: {rank}` is no input; the model has {len(names)}", "count from 0")
+        raise _wrong(path, f"`related_input_rank: {rank}` is not an input; the model has {len(names)}", "count from 0")
     return names[rank]
 
 
@@ -164,7 +164,7 @@ def _picture(keys: Mapping[str, Value], name: str, shape: tuple[int, ...], path:
     if on := [k for k in _OFF if keys.get(k)]:
         raise _wrong(path, f"`{on[0]}: true` is not supported", "resize and reorder before the model")
     if len(shape) != 4 or shape[1] != _CHANNELS[str(kind)]:
-        what = f"the input `{name}` is {list(shape)}, `{kind}` gives [N, {_CHANNELS[str(kind)]}, H, W]"
+        what = f"the input `{name}` is {list(shape)}, `{kind}` makes [N, {_CHANNELS[str(kind)]}, H, W]"
         raise _wrong(path, what, "AIPP makes inputs of ONNX models in NCHW")
 
     def of(key: str) -> int:
@@ -176,14 +176,14 @@ def _picture(keys: Mapping[str, Value], name: str, shape: tuple[int, ...], path:
         pads = of(f"{begin}_padding_size") + of(f"{end}_padding_size") if keys.get("padding") else 0
         source, start = of(f"src_image_size_{side}"), of(f"load_start_pos_{side}") if keys.get("crop") else 0
         if not source and keys.get("crop"):
-            raise _wrong(path, f"`crop` needs `src_image_size_{side}`", "give the size of the picture")
+            raise _wrong(path, f"`crop` needs `src_image_size_{side}`", "set the size of the picture")
         source = source or whole - pads
         size = (of(f"crop_size_{side}") or whole - pads) if keys.get("crop") else source
         if start < 0 or size < 1 or start + size > source:
             raise _wrong(
                 path,
                 f"{size} from {start} on are not within {source} along {side}",
-                "crop what lies within the picture",
+                "crop within the picture",
             )
         if size + pads != whole:
             raise _wrong(

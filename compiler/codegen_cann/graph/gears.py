@@ -51,7 +51,7 @@ def gears(m: Module, options: AscendOptions) -> list[dict[str, int]]:
             "OCC0603",
             f"`{key}={shorten(given)}` does not fit the symbolic extents of the inputs: "
             f"{', '.join(map(str, extents)) or 'none'}",
-            help="give one value for each, in this order, and `;` between gears",
+            help="list one value for each, in this order, with `;` between gears",
         )
     return _checked(key, given, [_gear(key, extents, row) for row in rows])
 
@@ -61,7 +61,7 @@ def _gear(key: str, extents: Sequence[Sym], row: Sequence[int]) -> dict[str, int
     made = {str(d): v for d, v in zip(extents, row, strict=True) if d.is_symbol}
     for d, v in zip(extents, row, strict=True):
         if symbols(d).keys() <= made.keys() and evaluate(d, made) != v:
-            raise error("OCC0603", f"`{key}` gives `{d}` two values in one gear: {list(row)}", help="let them agree")
+            raise error("OCC0603", f"`{key}` has two values for `{d}` in one gear: {list(row)}", help="let them agree")
     return made
 
 
@@ -69,7 +69,7 @@ def _checked(key: str, given: str, made: list[dict[str, int]]) -> list[dict[str,
     if not 2 <= len(made) <= _MOST:
         raise error("OCC0603", f"`{key}` takes 2 to {_MOST} gears, not {len(made)}", help="with one gear, use --dim")
     if len({tuple(sorted(gear.items())) for gear in made}) != len(made):
-        raise error("OCC0603", f"`{key}={shorten(given)}` has a gear twice", help="list each set of sizes once")
+        raise error("OCC0603", f"`{key}={shorten(given)}` has the same gear twice", help="list each set of sizes once")
     return made
 
 
@@ -85,7 +85,7 @@ def _by_name(m: Module, given: str, row: Sequence[str]) -> dict[str, int]:
             known = ", ".join(m.symbols[s].label for s in wanted) or "none"
             raise error(
                 "OCC0603",
-                f"`dynamic_dims` names `{shorten(name)}`, which is no symbolic dim",
+                f"`dynamic_dims` names `{shorten(name)}`, which is not a symbolic dim",
                 help=f"there are: {known}",
             )
         found[symbol] = _number("dynamic_dims", value)

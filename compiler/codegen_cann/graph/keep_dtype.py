@@ -56,13 +56,13 @@ def _asked(g: Graph, keep_dtype: str) -> Iterable[Node]:
 def remarks(graphs: Iterable[Graph], options: AscendOptions) -> list[str]:
     """Warnings about nodes that keep their precision."""
     kept = [n for graph in graphs for g in graph.all() for n in g.nodes if "_keep_dtype" in n.attrs]
-    why = "as the calibration found" if options.calibrated else "most of them because they lead to a logarithm"
+    why = "as calibration showed" if options.calibrated else "most of them because they feed a logarithm"
     made = [f"{len(kept)} nodes keep FLOAT (`_keep_dtype`), {why}"] if kept else []
     products = sum(n.type.startswith(_PRODUCTS) for n in kept)
     if products and options.fp16_only:
         made.append(
-            f"{products} of them are products, whose operands the matrix unit of this chip has in half precision: small"
-            " values next to large ones are lost; `ascend910b` computes these in fp32"
+            f"{products} of them are matrix products, whose operands the matrix unit of this chip rounds to half"
+            " precision: small values next to large ones are lost; `ascend910b` computes them in fp32"
         )
     return made
 
@@ -134,7 +134,7 @@ def listed(path: str) -> frozenset[str]:
         raise error(
             "OCC0603",
             f"option `keep_dtype`: the file `{shorten(path, 200)}` cannot be read: {e}",
-            help="it takes `auto`, `off`, or a file with a name of a node, or `OpType::Log`, in each line",
+            help="it takes `auto`, `off`, or a file with a node's name or `OpType::Log` on each line",
         ) from None
     return frozenset(line.strip() for line in lines if line.strip() and not line.startswith("#"))
 

@@ -69,7 +69,7 @@ def ranges(m: Module, options: AscendOptions) -> dict[str, Range]:
     found, sums = _read(options.dynamic_ranges, known, labels)
     for name, (of, plus) in sums.items():
         if of not in found:
-            raise error("OCC0603", f"`dynamic_ranges` has a sum of `{shorten(of)}`, which has no range of its own")
+            raise error("OCC0603", f"`dynamic_ranges` uses `{shorten(of)}`, which has no range of its own")
         r = found[of]
         found[name] = Range(r.least + plus, None if r.most is None else r.most + plus, r.step, of, plus)
     if missing := [m.symbols[s].label if s in m.symbols else s for s in known if s not in found]:
@@ -95,7 +95,7 @@ def _read(
             have = ", ".join(labels) or "none"
             raise error(
                 "OCC0603",
-                f"`dynamic_ranges` names `{shorten(label)}`, which is no symbolic dim",
+                f"`dynamic_ranges` names `{shorten(label)}`, which is not a symbolic dim",
                 help=f"there are: {have}",
             )
         sum_of = _FOLLOWS.fullmatch(text)

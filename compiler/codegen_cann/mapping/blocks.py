@@ -51,8 +51,8 @@ def _matmul_nbits(e: Emitter, op: Op, x: Ref, *_: Ref | None) -> Ref:
     blocks = -(-a.K // a.block_size)
     packed, scales = constant_operand(e, op, "B"), constant_operand(e, op, "scales")
     groups, bias = constant_operand(e, op, "g_idx"), constant_operand(e, op, "bias")
-    assert packed is not None, "B is no optional operand"
-    assert scales is not None, "scales are no optional operand"
+    assert packed is not None, "B is required"
+    assert scales is not None, "scales are required"
     codes = fields(packed.reshape(a.N, -1), a.bits, blocks * a.block_size)[:, : a.K]
     scales = scales.reshape(a.N, blocks)
     zeros = zero_points(constant_operand(e, op, "zero_points"), a.bits, (a.N, blocks))
@@ -112,14 +112,14 @@ def _gather(e: Emitter, op: Op, data: Ref, indices: Ref, *_: Ref | None) -> Ref:
     """Rows of codes and scales are gathered first and then multiplied: the table stays in integers."""
     a = op.a
     packed, scales = constant_operand(e, op, "data"), constant_operand(e, op, "scales")
-    assert packed is not None, "data is no optional operand"
-    assert scales is not None, "scales are no optional operand"
+    assert packed is not None, "data is required"
+    assert scales is not None, "scales are required"
     rank, size = packed.ndim, a.block_size
     if packed.dtype != np.uint8 or a.gather_axis % rank or a.quantize_axis % rank != rank - 1:
         raise Unsupported("rows are gathered along axis 0 from u8 that has its blocks along the last axis")
     width = packed.shape[-1] * (8 // a.bits)
     if width % size:
-        raise Unsupported(f"rows of {width} are no whole blocks of {size}")
+        raise Unsupported(f"rows of {width} are not whole blocks of {size}")
     zeros = zero_points(constant_operand(e, op, "zero_points"), a.bits, scales.shape)
     codes = fields(packed, a.bits, width).reshape(*scales.shape, size) - zeros[..., None]
     at = from_end(e, indices, data.shape[0])

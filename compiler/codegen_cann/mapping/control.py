@@ -34,7 +34,7 @@ def _if(e: Emitter, op: Op, cond: Ref, *captures: Ref | None) -> tuple[Ref, ...]
         results = child.call(func, child.data)
         child.set_results([child.cast(r, d.dtype) for r, d in zip(results, outs, strict=True)])
         if [r.desc.shape for r in child.graph.outputs] != [d.shape for d in outs]:
-            raise Unsupported("its branches give results of different extents")
+            raise Unsupported("its branches return results with different extents")
         graphs.append(child.graph.name)
     made = e.op("If", e.reshape(cond, ()), given, out=outs)
     made[0].node.graphs = graphs
@@ -55,7 +55,7 @@ def _while(
     step = e.child(f"{name}.body", outs)
     step.set_results(body(step, step.data))
     if [(r.dtype, r.shape) for r in step.graph.outputs] != [(d.dtype, d.shape) for d in outs]:
-        raise Unsupported("what it carries changes its extents")
+        raise Unsupported("a loop-carried value changes its extents")
     made = e.op("While", list(start), out=outs)
     made[0].node.graphs = [test.graph.name, step.graph.name]
     return made

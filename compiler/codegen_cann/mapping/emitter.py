@@ -277,7 +277,7 @@ def describe(value: Value) -> Desc:
     if kind is None:
         raise Unsupported(f"GE has no element type for {t.dtype}")
     if not t.is_static:
-        raise Unsupported(f"the extents of `{value.name}`, {t}, are not fixed; give them with --shape or --dim")
+        raise Unsupported(f"the extents of `{value.name}`, {t}, are not fixed; set them with --shape or --dim")
     return Desc(kind, t.static)
 
 

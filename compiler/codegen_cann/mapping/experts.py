@@ -68,8 +68,8 @@ def _expert_product_of_blocks(
     """Codes stay integers in memory; those of the selected experts are scaled in the graph."""
     bits = op.a.bits
     codes, factors = constant_operand(e, op, "codes"), constant_operand(e, op, "scales")
-    assert codes is not None, "codes are no optional operand"
-    assert factors is not None, "scales are no optional operand"
+    assert codes is not None, "codes are required"
+    assert factors is not None, "scales are required"
     count, n, inner = codes.shape[0], codes.shape[1], x.shape[2]
     block = op.a.block or inner
     points = zero_points(constant_operand(e, op, "zeros"), bits, factors.shape).reshape(count, n, -1)

@@ -22,7 +22,7 @@ def from_end(e: Emitter, indices: Ref, size: int) -> Ref:
     if indices.node.type == "Const":
         data = indices.node.value
         if data.size and (data.min() < -size or data.max() >= size):
-            raise Unsupported("an index lies outside of the tensor")
+            raise Unsupported("an index is outside of the tensor")
         return e.constant(np.where(data < 0, data + size, data).astype(data.dtype)) if np.any(data < 0) else indices
     return _wrapped_around(e, indices, np.array(size))
 

@@ -56,7 +56,7 @@ def _past_lengths(e: Emitter, op: Op, seqlens: Ref, *_: Ref | None) -> Ref:
     That they fit is not checked on the device.
     """
     sizes = e.known(op, 1)
-    assert sizes is not None, "sizes are no optional operand"
+    assert sizes is not None, "sizes are required"
     length, past = (int(d) for d in sizes)
     if past == 0:
         return e.constant(np.zeros(seqlens.shape, np.int64))
@@ -93,7 +93,7 @@ def _zeros(e: Emitter, desc: Desc) -> Ref:
 
 def _positions(e: Emitter, op: Op, start: Ref, *_: Ref | None) -> Ref:
     sizes = e.known(op, 1)
-    assert sizes is not None, "sizes are no optional operand"
+    assert sizes is not None, "sizes are required"
     rows, length = (int(d) for d in sizes)
     steps = np.arange(length, dtype=np.int64)
     if start.node.type == "Const":

@@ -30,7 +30,7 @@ def merged(graphs: Sequence[Graph], *, bounded: bool = True, known: Known | None
         CompileError: OCC0305 the graphs differ in more than extents.
     """
     first, *others = graphs
-    assert others, "one gear is no gear"
+    assert others, "one gear is not a choice"
     if len({len(list(g.all())) for g in graphs}) != 1:
         raise _differs(first.nodes[-1])
     names = {n.name for g in first.all() for n in g.nodes}

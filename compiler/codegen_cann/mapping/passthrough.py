@@ -43,7 +43,7 @@ _ANY_SHAPE = (-2,)
 def _passed(e: Emitter, op: Op, *operands: Ref | None) -> tuple[Ref, ...]:
     name = str(op.attrs["type"])
     if name in _SEVERAL:
-        raise Unsupported(f"`{name}` stands for several operators of GE, which CANN's own importer puts in its place")
+        raise Unsupported(f"`{name}` stands for several GE operators, which only CANN's own importer inserts")
     kind = _NAMES.get(name, name.removeprefix("NPU"))
     proto = prototypes().get(kind)
     if proto is None or proto.graphs or kind in _STRUCTURE:
@@ -96,7 +96,7 @@ def _outputs(proto: Prototype, op: Op, operands: Sequence[Ref | None]) -> list[D
     if any(f.kind == "dynamic" for f in proto.outputs):
         return stated
     if len(stated) > len(proto.outputs):
-        raise Unsupported(f"GE `{proto.name}` gives {len(proto.outputs)} outputs, not {len(stated)}")
+        raise Unsupported(f"GE `{proto.name}` has {len(proto.outputs)} outputs, not {len(stated)}")
     return [*stated, *(_unread(f, operands) for f in proto.outputs[len(stated) :])]
 
 

@@ -33,7 +33,7 @@ def _out_size(size: int, pads: tuple[int, int], kernel: int, stride: int) -> int
 def _max_pool(e: Emitter, op: Op, x: Ref) -> Ref:
     a, n = op.a, len(x.shape) - 2
     if len(op.results) > 1 and op.results[1].uses:
-        raise Unsupported("GE pooling gives no indices in ONNX's numbering")
+        raise Unsupported("GE pooling returns no indices in ONNX's numbering")
     kernel, strides = list(a.kernel_shape), list(a.strides or [1] * n)
     pads = window_pads(op, x.shape[2:], kernel)
     if any(d != 1 for d in a.dilations or ()):

@@ -155,7 +155,7 @@ def _affine_grid(e: Emitter, op: Op, theta: Ref, _: Ref | None = None) -> Ref:
 def _places(size: int, corners: bool) -> np.ndarray:
     if corners:
         if size == 1:
-            raise Unsupported("one place cannot lie in both corners")
+            raise Unsupported("a position cannot be in both corners")
         return np.linspace(-1, 1, size)
     return (np.arange(size) * 2 + 1) / size - 1
 
@@ -167,7 +167,7 @@ def _seeds(a: Any) -> dict[str, int]:
 
 def _bernoulli(e: Emitter, op: Op, x: Ref) -> Ref:
     if x.dtype not in ("FLOAT", "FLOAT16"):
-        raise Unsupported(f"GE makes no random {x.dtype}")
+        raise Unsupported(f"GE has no random numbers of {x.dtype}")
     drawn = e.op("RandomUniform", e.ints(x.shape), out=x.desc, dtype=x.dtype, **_seeds(op.a))
     return e.cast(e.op("Less", drawn, x, out=Desc("BOOL", x.shape)), e.type(op.result).dtype)
 
@@ -182,7 +182,7 @@ def _random(kind: str, shift: Callable[[Any], tuple[float, float]]) -> Row:
     def row(e: Emitter, op: Op, *_: Any) -> Ref:
         out = e.type(op.result)
         if out.dtype not in ("FLOAT", "FLOAT16"):
-            raise Unsupported(f"GE makes no random {out.dtype}")
+            raise Unsupported(f"GE has no random numbers of {out.dtype}")
         base, scale = shift(op.a)
         made = e.op(kind, e.ints(out.shape), out=out, dtype=out.dtype, **_seeds(op.a))
         return e.op("Add", e.op("Mul", made, e.scalar(scale, made)), e.scalar(base, made))

@@ -68,11 +68,11 @@ def remarks(options: AscendOptions) -> list[str]:
                 " `origin`; build with `-C precision_mode_v2=cube_fp16in_fp32out`, the default, or fp16"
             ]
         case "origin":
-            return [f"FLOAT stays FLOAT on {soc} (precision_mode_v2=origin); atc by itself would take fp16 silently"]
+            return [f"FLOAT stays FLOAT on {soc} (precision_mode_v2=origin); atc on its own would silently use fp16"]
         case "cube_fp16in_fp32out":
             return [
                 f"the matrix unit of {soc} takes half-precision operands (precision_mode_v2=cube_fp16in_fp32out);"
-                " results differ by about 1e-3, as far as the simulator tells"
+                " results differ by about 1e-3 on the simulator"
             ]
         case "allow_fp32_to_fp16":
             return [f"the matrix unit of {soc} computes in half precision, and so do operators without an fp32 kernel"]

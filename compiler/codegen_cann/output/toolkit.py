@@ -60,9 +60,9 @@ def find_toolkit() -> Toolkit:
     if atc is None:
         raise error(
             "OCC0404",
-            "`atc`, the compiler of the CANN toolkit, is not in PATH: the parts for the device cannot be compiled here",
-            help="install the CANN toolkit and source its `set_env.sh`, or copy what `--emit air`"
-            " writes to where it is: `occ dump --stage atc` prints the command",
+            "`atc`, the compiler of the CANN toolkit, is not in PATH: parts for the device cannot be compiled here",
+            help="install the CANN toolkit and source its `set_env.sh`, or copy the output of"
+            " `--emit air` to a machine that has it: `occ dump --stage atc` prints the command",
         )
     return Toolkit(atc, read_release(Path(atc), "compiler"))
 

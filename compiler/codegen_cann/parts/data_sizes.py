@@ -157,14 +157,14 @@ def misplaced(m: Module, parts: Sequence[Part]) -> dict[Op, str]:
     for part in parts:
         for v in part.outputs if part.on_device else ():
             if v.defining_op is not None and any(most(d, limits) is None for d in v.tensor.dims):
-                found[v.defining_op] = "no memory can be set aside for its result"
+                found[v.defining_op] = "no memory can be reserved for its result"
         own = {s for op in part.ops for s in defined_sizes(op)}
         shown = {s for v in part.inputs for s in _symbols_of(v.type)}
         for op in part.ops:
             outside = used(op) - own
             if part.on_device and outside:
-                found[op] = "its extents are decided by data in another part"
+                found[op] = "its extents depend on data in another part"
             elif not part.on_device and outside - shown:
                 makers = [o for p in parts if p.on_device for o in p.ops if defined_sizes(o) & outside]
-                found |= dict.fromkeys(makers, "the CPU asks for the size that it decides")
+                found |= dict.fromkeys(makers, "the CPU needs the size that it computes")
     return found

@@ -72,7 +72,7 @@ def _placed(node: Node, table: KernelTable, precision: str, *, unknown: bool) ->
     if unit in ("AI CPU", "TF"):
         fixed = unknown and table.unit(node, precision, dynamic=False) == "AI Core"
         lack = (
-            "takes fixed extents alone"
+            "requires fixed extents"
             if fixed
             else f"has no kernel for {types}"
             if _on_core(table, node)
@@ -113,7 +113,7 @@ def _remedy(p: Placed) -> str:
     wide = next((t for t in ("DOUBLE", "INT64", "UINT64", "UINT32", "UINT16", "INT16", "UINT8") if t in p.types), "")
     if wide and "has no kernel for" in p.why:
         return f"with FLOAT or INT32 instead of {wide} in the model it would be on AI Core"
-    return "`occ extract` cuts the model before it, so that the host or another device does it"
+    return "`occ extract` cuts the model before it, so that the host or another device can run it"
 
 
 def slow_warnings(nodes: Sequence[Placed], target: str, source: str) -> list[Diagnostic]:
@@ -140,6 +140,6 @@ def narrow_batches(graphs: Iterable[Graph], table: KernelTable, precision: str) 
     if wide or not narrow or precision == "origin":
         return []
     return [
-        f"{len(narrow)} BatchMatMulV2 have results in half precision, as the chip has no other kernel for extents "
-        "that are not fixed: values above 65504 saturate; gears (`-C dynamic_dims=...`) keep FLOAT"
+        f"{len(narrow)} BatchMatMulV2 have results in half precision, since the chip has no other kernel for "
+        "symbolic extents: values above 65504 saturate; gears (`-C dynamic_dims=...`) keep FLOAT"
     ]

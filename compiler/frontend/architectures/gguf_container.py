@@ -75,7 +75,7 @@ def read_container(path: Path) -> Container:
     try:
         return _Header(data).read()
     except (struct.error, UnicodeDecodeError, RecursionError) as e:
-        raise ContainerError(f"its header makes no sense: {e}") from None
+        raise ContainerError(f"its header is invalid: {e}") from None
 
 
 class _Header:
@@ -91,7 +91,7 @@ class _Header:
             raise ContainerError("it does not begin with `GGUF`")
         version = self._number("u4")
         if version not in _VERSIONS:
-            raise ContainerError(f"it is of version {version}, and little-endian files of 2 and 3 are known")
+            raise ContainerError(f"it has version {version}; little-endian files of versions 2 and 3 are supported")
         tensors, keys = self._count(_LEAST_ENTRY), self._count(_LEAST_ENTRY)
         metadata = {}
         for _ in range(keys):
@@ -121,7 +121,7 @@ class _Header:
         """A count of items that take at least a given number of bytes each."""
         count = self._number("u8")
         if count * each > len(self.view) - self.at:
-            raise ContainerError(f"it tells of {count} entries, for which it is too short")
+            raise ContainerError(f"it declares {count} entries, but is too short for them")
         return count
 
     def _text(self) -> str:
@@ -146,9 +146,9 @@ class _Header:
     def _tensor(self) -> tuple[str, int, tuple[int, ...], int]:
         name, rank = self._text(), self._number("u4")
         if rank > _MOST_DIMS:
-            raise ContainerError(f"the tensor `{name:.80}` has {rank} dims, and {_MOST_DIMS} are the most")
+            raise ContainerError(f"the tensor `{name:.80}` has {rank} dims, more than {_MOST_DIMS}")
         shape = tuple(self._number("u8") for _ in range(rank))[::-1]
         kind, offset = self._number("u4"), self._number("u8")
         if prod(shape) > 1 << 62 or offset > len(self.view):
-            raise ContainerError(f"the tensor `{name:.80}` lies outside of the file")
+            raise ContainerError(f"the tensor `{name:.80}` is outside of the file")
         return name, kind, shape, offset

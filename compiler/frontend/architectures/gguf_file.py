@@ -62,8 +62,8 @@ def read_gguf(path: Path, adapter: Path | None = None) -> tuple[ModelProto, Mapp
 
 def _refused(path: Path, why: str) -> CompileError:
     known = (
-        f"GGUF files of {', '.join(ARCHITECTURES)} are read; else export the model, such as with "
-        "`optimum-cli export onnx`"
+        f"GGUF files of {', '.join(ARCHITECTURES)} are supported; export other models to ONNX, "
+        "for example with `optimum-cli export onnx`"
     )
     return error("OCC0109", f"the GGUF file `{shorten(str(path))}` cannot be read: {why}", help=known)
 
@@ -111,13 +111,13 @@ class _Metadata:
             self._size("attention.head_count"),
         )
         if layers > len(self.weights):
-            raise ContainerError(f"it tells of {layers} layers, and has {len(self.weights)} tensors")
+            raise ContainerError(f"it declares {layers} layers, but has {len(self.weights)} tensors")
         embedding = self.weights.get("token_embd.weight")
         if embedding is None or len(embedding.shape) != 2:
             raise ContainerError("it has no tensor `token_embd.weight`")
         head = self._size("attention.key_length", width // heads)
         if head != self._size("attention.value_length", head) or head % 2:
-            raise ContainerError(f"its keys have {head} elements, and its values another number")
+            raise ContainerError(f"its keys have {head} elements, its values a different number")
         gemma = self.name.startswith("gemma")
         window = int(self._number("attention.sliding_window", _WINDOW[self.name])) if self.name in _WINDOW else 0
         scale = (width // heads if layers == _LARGEST_GEMMA.get(self.name) else head) ** -0.5
@@ -146,7 +146,7 @@ class _Metadata:
     def _rope(self, head: int) -> Rope:
         turned, base = self._size("rope.dimension_count", head), self._number("rope.freq_base", 10000.0)
         if turned > head or turned % 2:
-            raise ContainerError(f"{turned} elements of its heads turn, of {head}")
+            raise ContainerError(f"{turned} elements of its heads are rotated, of {head}")
         rope, kind = ropes.plain(base, turned), self.values.get(f"{self.name}.rope.scaling.type", "none")
         attention = self._number("rope.scaling.attn_factor", 0.0) or None
         if "rope_factors_long.weight" in self.weights:
@@ -161,7 +161,7 @@ class _Metadata:
             original = self._size("rope.scaling.original_context_length")
             return ropes.yarn(rope, base, factor, original, 32, 1, sharper=attention)
         if kind not in ("none", "linear"):
-            raise ContainerError(f"it stretches positions by `{kind!s:.40}`, which is not supported")
+            raise ContainerError(f"it scales positions by `{kind!s:.40}`, which is not supported")
         return ropes.linear(rope, factor) if factor != 1 else rope
 
     def _factors(self, name: str, turned: int) -> Any:

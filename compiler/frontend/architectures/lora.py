@@ -59,7 +59,7 @@ def _refused(adapter: Path, why: str) -> CompileError:
     return error(
         "OCC0109",
         f"the adapter `{shorten(str(adapter))}` cannot be added: {why}",
-        help="give the folder of a LoRA adapter of peft for this model, or merge it: `model.merge_and_unload()`",
+        help="pass the folder of a peft LoRA adapter for this model, or merge it: `model.merge_and_unload()`",
     )
 
 
@@ -77,7 +77,7 @@ def _changes(adapter: Path) -> dict[str, Stored]:
     except (OSError, ValueError, RecursionError) as e:
         raise _refused(adapter, f"`{CONFIG}` cannot be read: {getattr(e, 'strerror', None) or e}") from None
     if not isinstance(config, dict) or config.get("peft_type") != "LORA":
-        raise _refused(adapter, f"`{CONFIG}` is of no LoRA adapter")
+        raise _refused(adapter, f"`{CONFIG}` does not belong to a LoRA adapter")
     if odd := [k for k in _UNKNOWN if config.get(k)] or (
         [f"bias={config['bias']}"] if config.get("bias", "none") != "none" else []
     ):
@@ -94,7 +94,7 @@ def _changes(adapter: Path) -> dict[str, Stored]:
 def _product(adapter: Path, config: Mapping[str, Any], module: str, pair: Mapping[str, Stored]) -> Stored:
     """`scale * B @ A` of a module."""
     if len(pair) != 2 or pair["A"].shape[0] != pair["B"].shape[1]:
-        raise _refused(adapter, f"`{shorten(module)}` has no pair of matrices that fit")
+        raise _refused(adapter, f"`{shorten(module)}` has no matching pair of matrices")
     rank = pair["A"].shape[0]
     alpha = _of_module(config.get("alpha_pattern"), module, config.get("lora_alpha", rank))
     if isinstance(alpha, bool) or not isinstance(alpha, (int, float)) or not math.isfinite(alpha) or not rank:

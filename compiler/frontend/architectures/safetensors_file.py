@@ -51,7 +51,7 @@ def _header(path: Path) -> tuple[Mapping[str, Any], np.ndarray]:
 
 def _stored(path: Path, name: str, info: Mapping[str, Any], data: np.ndarray) -> Stored:
     if info["dtype"] not in _FLOATS:
-        raise SafetensorsError(f"its tensor `{shorten(name)}` is of {info['dtype']}, and f32, f16 and bf16 are read")
+        raise SafetensorsError(f"its tensor `{shorten(name)}` is of {info['dtype']}; f32, f16 and bf16 are supported")
     start, end = info["data_offsets"]
     shape, dtype = tuple(info["shape"]), _FLOATS[info["dtype"]]
     return Stored(shape, lambda: data[start:end].view(dtype).reshape(shape))

@@ -57,8 +57,8 @@ def _refused(path: Path, why: str) -> CompileError:
     return error(
         "OCC0109",
         f"the model of `{shorten(str(path))}` cannot be read: {why}",
-        help=f"folders with weights of {', '.join(MODEL_TYPES)} are read; else export the model, such as with "
-        "`optimum-cli export onnx`",
+        help=f"folders with weights of {', '.join(MODEL_TYPES)} are supported; export other models to ONNX, "
+        "for example with `optimum-cli export onnx`",
     )
 
 

@@ -55,7 +55,7 @@ class Config:
     def __init__(self, values: Mapping[str, Any]) -> None:
         self.values, self.kind = values, str(values.get("model_type"))
         if "vision_config" in values or "audio_config" in values:
-            raise ConfigError(f"`{self.kind:.40}` takes pictures or sound, which are not supported")
+            raise ConfigError(f"`{self.kind:.40}` takes images or audio, which are not supported")
         if quantised := values.get("quantization_config"):
             method = quantised.get("quant_method") if isinstance(quantised, dict) else quantised
             raise ConfigError(f"its weights are quantised ({method!s:.40}); take those that are not, or a GGUF file")
@@ -86,7 +86,7 @@ class Config:
         """
         layers, width, heads = (self._size(k) for k in ("num_hidden_layers", "hidden_size", "num_attention_heads"))
         if layers > len(weights):
-            raise ConfigError(f"config.json tells of {layers} layers, and there are {len(weights)} tensors")
+            raise ConfigError(f"config.json declares {layers} layers, but there are {len(weights)} tensors")
         head = self._size("head_dim", 256 if self.kind in _GEMMAS else width // heads)
         activation = self.values.get("hidden_activation") or self.values.get("hidden_act") or "silu"
         activation = "gelu_pytorch_tanh" if self.kind in _GEMMAS and activation == "gelu" else activation
@@ -144,7 +144,7 @@ class Config:
         """Rotary embeddings of all layers, or of global and of local layers."""
         found = self.values.get("rope_parameters") or self.values.get("rope_scaling") or {}
         if not isinstance(found, dict):
-            raise ConfigError("`rope_parameters` of config.json is no object")
+            raise ConfigError("`rope_parameters` of config.json is not an object")
         default = 1e6 if self.kind == "gemma3_text" else 10000.0
         base = self._number("rope_theta", default)
         if self.kind != "gemma3_text":
@@ -160,7 +160,7 @@ class Config:
         share = self._number("partial_rotary_factor", self._number("partial_rotary_factor", 1.0), found)
         turned = int(head * share)
         if not 0 < turned <= head or turned % 2:
-            raise ConfigError(f"{turned} elements of its heads turn, of {head}")
+            raise ConfigError(f"{turned} elements of its heads are rotated, of {head}")
         rope, kind = ropes.plain(base, turned), found.get("rope_type", found.get("type", "default"))
         if kind in ("default", None):
             return rope
@@ -182,7 +182,7 @@ class Config:
             short, long = (self._factors(found.get(f"{k}_factor"), turned // 2) for k in ("short", "long"))
             stretched = self._number("factor", context / original, found) * original
             return ropes.longrope(rope, short, long, original, stretched, attention)
-        raise ConfigError(f"it stretches positions by `{kind!s:.40}`, which is not supported")
+        raise ConfigError(f"it scales positions by `{kind!s:.40}`, which is not supported")
 
     def _factors(self, found: Any, count: int) -> np.ndarray:
         if not isinstance(found, list) or len(found) != count or not all(isinstance(x, (int, float)) for x in found):

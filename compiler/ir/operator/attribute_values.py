@@ -164,7 +164,7 @@ def check_values(name: str, given: Mapping[str, Any]) -> None:
     """
     for attr, value in given.items():
         if attr in DTYPE_ATTRS and value is None:
-            raise Invalid(f"`{attr}` of `{name}` is no element type that ONNX has", code="OCC0107")
+            raise Invalid(f"`{attr}` of `{name}` is not an element type that ONNX has", code="OCC0107")
         allowed = ALLOWED.get(f"{name}.{attr}") or ALLOWED.get(attr)
         if allowed is not None and value is not None and not _fits(allowed.fits, value):
             shown = shorten(repr(value), 60)

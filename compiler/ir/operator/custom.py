@@ -92,7 +92,9 @@ def _with_kernel(
         return {}
     if isinstance(kernel, TeKernel):
         if not alone:
-            raise Invalid("a te function is the whole meaning; remove the `body` or `composite`", code="OCC0615")
+            raise Invalid(
+                "a te function defines the operator completely; remove the `body` or `composite`", code="OCC0615"
+            )
         return {"body": kernel.body, "kernel": None}
     if any(o.variadic for o in (*operands, *results)):
         raise Invalid(f"a {kernel.kind} kernel has a fixed number of operands and results", code="OCC0615")
@@ -102,7 +104,7 @@ def _with_kernel(
         return {}
     infer: Callable[..., Any] | None = getattr(cls, "infer", None)
     if infer is None:
-        message = f"a {kernel.kind} kernel does not say what the results are"
+        message = f"a {kernel.kind} kernel does not define the types of its results"
         raise Invalid(message, code="OCC0615", help="write `def infer(x, *, a): return x.type`, or a `body`")
     return {"infer": _checked(infer, kernel, [o.name for o in (*operands, *results)], len(operands))}
 

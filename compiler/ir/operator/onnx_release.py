@@ -10,7 +10,7 @@ from occ.compiler.diagnostics import error
 
 LEAST = (1, 17)
 # By release: why its schemas cannot be used.
-FAULTY = {(1, 20): "the types that an operator takes cannot be read in Python"}
+FAULTY = {(1, 20): "the types that an operator accepts cannot be read in Python"}
 
 
 @cache

@@ -54,4 +54,4 @@ def check_forms(spec: OpSpec, shapes: Sequence[Sequence[Dim] | None]) -> None:
         if formal.name in vectors and len(shape) != 1:
             raise Invalid(f"`{formal.name}` of `{spec.name}` has rank {len(shape)}, not 1")
         for n in shape if formal.name in numbers else ():
-            equal_dims(n, 1, f"`{spec.name}` takes one number as `{formal.name}`: extents")
+            equal_dims(n, 1, f"`{spec.name}` takes a single number as `{formal.name}`: extents")

@@ -14,5 +14,5 @@ def scalar(name: str, operand: str, x: Tensor) -> Expr:
         Invalid: it has none, or several.
     """
     for n in x.shape:
-        equal_dims(n, 1, f"`{name}` takes one number as `{operand}`: extents")
+        equal_dims(n, 1, f"`{name}` takes a single number as `{operand}`: extents")
     return x[(0,) * x.rank]

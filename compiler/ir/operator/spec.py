@@ -182,7 +182,7 @@ class OpSpec:
         """
         check_release()
         if not self.is_known:
-            message = f"onnx {onnx.__version__} does not know `{self.name}`, which is younger"
+            message = f"onnx {onnx.__version__} does not know `{self.name}`, which is newer"
             raise error("OCC0104", message, help="`pip install -U onnx`")
         return onnx.defs.get_schema(self.operator, self.domain)
 

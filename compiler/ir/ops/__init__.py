@@ -65,7 +65,7 @@ class Registry(Mapping[str, OpSpec]):
             ValueError: another operator has its name.
         """
         if spec.name in self and self._origins.get(spec.name) != origin:
-            raise ValueError(f"operator `{spec.name}` is defined by {self._origins.get(spec.name, 'occ')} already")
+            raise ValueError(f"operator `{spec.name}` is already defined by {self._origins.get(spec.name, 'occ')}")
         bound = copy(spec)
         bound.accesses, bound.registry = {}, self
         self._added[spec.name], self._origins[spec.name] = bound, origin

@@ -93,9 +93,9 @@ class AttentionMask:
 
     def body(t, scores, mask=None, nonpad=None, offset=None, *, a):
         if mask is not None:
-            broadcasts_to(mask.shape[:-1], scores.shape[:-1], "a mask of attention, and the scores")
+            broadcasts_to(mask.shape[:-1], scores.shape[:-1], "the mask and the scores of attention")
         if nonpad is not None:
-            equal_dims(nonpad.shape[0], scores.shape[0], "lengths of attention, and the batches of the scores")
+            equal_dims(nonpad.shape[0], scores.shape[0], "the lengths and the batch of attention")
         low = literal(scores.dtype.lowest, scores.dtype)
         start = offset.value[0] if offset is not None and offset.value is not None else None
 

@@ -40,7 +40,7 @@ def parse_equation(equation: str, ranks: Sequence[int]) -> tuple[list[Labels], L
         result = [*numbered, *sorted(x for x, n in counts.items() if n == 1)]
     known = {x for term in labels for x in term}
     if len(set(result)) < len(result) or not set(result) <= known:
-        raise Invalid(f"`Einsum` {equation!r}: the result is not made of labels of the operands", code="OCC0107")
+        raise Invalid(f"`Einsum` {equation!r}: the result has labels that no operand has", code="OCC0107")
     return labels, tuple(result)
 
 

@@ -99,7 +99,7 @@ def _limits(t: Builder, data: Tensor, indices: Tensor, axis: int, name: str) -> 
         if k == axis or n == most or lower(most - n) >= 0:
             continue
         if is_positive(n - most):
-            raise Invalid(f"`{name}`: indices {show_shape(indices.shape)} reach past data {show_shape(data.shape)}")
+            raise Invalid(f"`{name}`: indices {show_shape(indices.shape)} exceed data {show_shape(data.shape)}")
         limits[k] = most
         t.check((), lambda n=n, most=most: wrap(n) <= wrap(most), f"`{name}` has more indices than data on axis {k}")
     return limits
@@ -173,7 +173,7 @@ class ScatterElements:
         for k, (n, m) in enumerate(zip(indices.shape, updates.shape, strict=True)):
             equal_dims(n, m, what)
             if k != axis:
-                equal_dims(n, dim.minimum(n, data.shape[k]), f"`ScatterElements`: indices past axis {k} of the data")
+                equal_dims(n, dim.minimum(n, data.shape[k]), f"`ScatterElements`: indices exceed axis {k} of the data")
         at = positions(t, indices, data.shape[axis : axis + 1], "ScatterElements")
         if data.shape[axis] == 0:
             return _nothing(t, data.shape, data)
@@ -203,7 +203,7 @@ class ScatterND:
         at = positions(t, indices, data.shape[:depth], "ScatterND")
         n = indices.rank - 1
         over = (*indices.shape[:-1], *data.shape[depth:])
-        what = f"`ScatterND`: updates {show_shape(updates.shape)} where indices and data ask for {show_shape(over)}"
+        what = f"`ScatterND`: updates {show_shape(updates.shape)} where indices and data require {show_shape(over)}"
         if updates.rank != len(over):
             raise Invalid(what)
         for asked, given in zip(over, updates.shape, strict=True):
@@ -239,7 +239,7 @@ class Trilu:
 @op("OneHot", static=("depth",), rank=lambda indices, *_, a: indices.rank + 1)
 class OneHot:
     def body(t, indices, depth, values, *, a):
-        equal_dims(product(depth.shape), 1, "`OneHot`: `depth` is one number")
+        equal_dims(product(depth.shape), 1, "`OneHot`: `depth` must be a single number")
         if depth.rank > 1:
             raise Invalid(f"`depth` of `OneHot` has rank {depth.rank}, not 0 or 1")
         equal_shapes(values.shape, (2,), "`values` of `OneHot`")

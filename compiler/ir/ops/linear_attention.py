@@ -91,8 +91,8 @@ def composite(b, q, k, v, past=None, decay=None, beta=None, *, a):
     dk, dv = quotient("LinearAttention", width, a.q_num_heads), quotient("LinearAttention", v.tensor.dims[2], heads)
     keys = quotient("LinearAttention", k.tensor.dims[2], dk)
     few, many = sorted((a.q_num_heads, heads))
-    equal_part(heads, keys, "`LinearAttention`: heads of the state among heads of keys")
-    equal_part(many, few, "`LinearAttention`: heads of queries and of the state")
+    equal_part(heads, keys, "`LinearAttention`: the heads of the state and of keys")
+    equal_part(many, few, "`LinearAttention`: the heads of queries and of the state")
     parts = [_by_heads(b, q, a.q_num_heads), _by_heads(b, k, keys), _by_heads(b, v, heads)]
     parts += [_by_heads(b, decay, heads)] if decay is not None else []
     parts += [_by_heads(b, beta, min(heads, beta.tensor.dims[2]))] if beta is not None else []

@@ -26,7 +26,9 @@ def likelihood_loss(
     if log_prob.rank < 2 or target.rank != log_prob.rank - 1:
         raise Invalid(f"`{name}`: scores {show_shape(log_prob.shape)}, target {show_shape(target.shape)}")
     kept = (log_prob.shape[0], *log_prob.shape[2:])
-    shape = tuple(equal_dims(x, y, f"`{name}`: scores and target") for x, y in zip(kept, target.shape, strict=True))
+    shape = tuple(
+        equal_dims(x, y, f"`{name}`: the scores and the target") for x, y in zip(kept, target.shape, strict=True)
+    )
     classes = wrap(log_prob.shape[1])
     acc = log_prob.dtype
 
@@ -38,7 +40,7 @@ def likelihood_loss(
         inside = (k >= 0) & (k < classes)
         return inside if skip is None else skip | inside
 
-    t.check(shape, valid, f"`{name}` has a target that is no class")
+    t.check(shape, valid, f"`{name}` has a target that is not a class")
 
     def weight_at(i: tuple[Expr, ...]) -> Expr:
         each = literal(1, acc) if weight is None else cast(acc, weight[cast(classes.dtype, target[i])])

@@ -145,7 +145,7 @@ def _linked(a: SimpleNamespace) -> Trees:
         is_leaf = _numbers(getattr(a, f"nodes_{side}leafs"), n, f"nodes_{side}leafs") != 0
         ids = _numbers(getattr(a, f"nodes_{side}nodeids"), n, f"nodes_{side}nodeids")
         if ((ids < 0) | (ids >= np.where(is_leaf, leaves, n))).any():
-            raise Invalid(f"`nodes_{side}nodeids` names a node that is not there", code="OCC0107")
+            raise Invalid(f"`nodes_{side}nodeids` names a node that does not exist", code="OCC0107")
         return wide(np.where(is_leaf, ids + n, ids))
 
     def wide(x: np.ndarray) -> np.ndarray:
@@ -153,7 +153,7 @@ def _linked(a: SimpleNamespace) -> Trees:
 
     roots = np.asarray(a.tree_roots, np.int64)
     if roots.size and not 0 <= roots.min() <= roots.max() < n + leaves:
-        raise Invalid("`tree_roots` names a node that is not there", code="OCC0107")
+        raise Invalid("`tree_roots` names a node that does not exist", code="OCC0107")
     splits = np.asarray(a.nodes_splits)
     missing = _numbers(a.nodes_missing_value_tracks_true, n, "nodes_missing_value_tracks_true") != 0
     return Trees(
@@ -184,7 +184,7 @@ def _totals(b: GraphBuilder, x: Value, p: Packed, how: str) -> Value:
     features = int(p.features.max(initial=0)) // (2 if p.missing else 1) + 1
     given = x.tensor.dims[1]
     if isinstance(given, int) and features > given:
-        raise Invalid(f"a node looks at a feature outside of the {given} that there are", code="OCC0107")
+        raise Invalid(f"a node tests a feature outside of the {given} that exist", code="OCC0107")
     arrays = (b.constant(v) for v in (p.features, p.splits, p.links, p.weights))
     y = b.forest(
         x, *arrays, trees=p.trees, groups=p.groups, depth=p.depth, how=_REDUCE[how], features=features,
@@ -245,7 +245,7 @@ class TreeEnsemble:
     def composite(b, x, *, a):
         given, targets = x.tensor.dtype, a.n_targets or 1
         if a.aggregate_function not in range(4) or a.post_transform not in range(5):
-            raise Invalid("`aggregate_function` or `post_transform` is no known number", code="OCC0107")
+            raise Invalid("`aggregate_function` or `post_transform` is not a known number", code="OCC0107")
         x, how = rows(b, x), _AGGREGATES[a.aggregate_function]
         p = _once(a, _LINKED, "", x.tensor.dtype.numpy, targets, how)
         y = _all_targets(b, _totals(b, x, p, how), p, targets, how, len(a.tree_roots))

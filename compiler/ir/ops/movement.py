@@ -188,7 +188,7 @@ class Tile:
 class Concat:
     def body(t, *xs, a):
         if xs[0].rank == 0:
-            raise Invalid("`Concat` of scalars: they have no axis")
+            raise Invalid("`Concat` of scalars, which have no axis")
         axis = normalize_axis(a.axis, xs[0].rank, "Concat")
         shape = list(xs[0].shape)
         for x in xs[1:]:
@@ -220,7 +220,7 @@ def _blocks(name: str) -> OpSpec:
 
     def depth_to_space(t: Builder, x: Tensor, *, a: SimpleNamespace) -> Tensor:
         b, (n, c, h, w) = block(x, a), x.shape
-        depth = equal_part(c, b * b, "`DepthToSpace`: channels are split among blocks")
+        depth = equal_part(c, b * b, "`DepthToSpace`: the number of channels must be a multiple of the block")
 
         def element(i: Expr, k: Expr, y: Expr, z: Expr) -> Expr:
             block = (y % b) * b + z % b

@@ -53,7 +53,7 @@ class ReverseSequence:
             raise Invalid(
                 f"`ReverseSequence`: time axis {time} and batch axis {batch} of rank {x.rank}", code="OCC0107"
             )
-        equal_dims(lens.shape[0], x.shape[batch], "`ReverseSequence`: lengths and batches")
+        equal_dims(lens.shape[0], x.shape[batch], "`ReverseSequence`: the lengths and the batch")
         limit = wrap(x.shape[time])
         t.check(
             lens.shape,
@@ -99,9 +99,9 @@ class TensorScatter:
             raise Invalid(f"`TensorScatter`: an update of {show_shape(update.shape)} for {show_shape(past.shape)}")
         for k, (n, m) in enumerate(zip(past.shape, update.shape, strict=True)):
             if k != axis:
-                equal_dims(n, m, "`TensorScatter`: the shapes of cache and update")
+                equal_dims(n, m, "`TensorScatter`: the shapes of the cache and the update")
         if write_indices is not None:
-            equal_dims(write_indices.shape[0], past.shape[0], "`TensorScatter`: write indices and batches")
+            equal_dims(write_indices.shape[0], past.shape[0], "`TensorScatter`: the write indices and the batch")
         size, length = wrap(past.shape[axis]), wrap(update.shape[axis])
         start = cache_places(t, past, update, write_indices, axis, circular=a.mode == "circular", name="TensorScatter")
 

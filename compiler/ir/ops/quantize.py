@@ -150,7 +150,9 @@ class MatMulInteger:
     def body(t, a_, b_, a_zero_point=None, b_zero_point=None, *, a):
         for zero, operand, axis in ((a_zero_point, a_, -2), (b_zero_point, b_, -1)):
             if zero is not None and zero.rank == 1 and zero.type.size != 1 and operand.rank >= -axis:
-                equal_dims(zero.shape[0], operand.shape[axis], "`MatMulInteger`: zero points, and rows or columns")
+                equal_dims(
+                    zero.shape[0], operand.shape[axis], "`MatMulInteger`: the zero points and the rows or columns"
+                )
         left = centred(t, a_, a_zero_point, _of_rows(a_zero_point))
         right = centred(t, b_, b_zero_point, _of_columns(b_zero_point))
         return matmul(t, "MatMulInteger", left, right)
@@ -174,7 +176,7 @@ def _wide(b: GraphBuilder, scale: Value) -> Value:
 def scaled(b: GraphBuilder, acc: Value, *scales: Value, by: Value | None = None) -> Value:
     """Sums in f32 times one factor, a constant if the scales are constant."""
     made = b.Mul(b.Cast(acc, to=F32), _ratio(b, *scales, by=by))
-    equal_shapes(made.tensor.dims, acc.tensor.dims, "a product of codes, with its scales,")
+    equal_shapes(made.tensor.dims, acc.tensor.dims, "a quantised product with its scales")
     return made
 
 
@@ -212,7 +214,7 @@ class ConvInteger:
 
     def body(t, x, w, x_zero_point=None, w_zero_point=None, *, a):
         if w_zero_point is not None and w_zero_point.rank == 1 and w_zero_point.type.size != 1:
-            equal_dims(w_zero_point.shape[0], w.shape[0], "`ConvInteger`: zero points and filters")
+            equal_dims(w_zero_point.shape[0], w.shape[0], "`ConvInteger`: the zero points and the filters")
         return convolution(
             t, "ConvInteger", centred(t, x, x_zero_point), centred(t, w, w_zero_point, _of_filters(w_zero_point)), a
         )

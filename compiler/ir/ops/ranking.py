@@ -47,10 +47,10 @@ class TopK:
         if upper(k) < 0 or upper(n - k) < 0:
             raise Invalid(f"`TopK` of {k} elements along an axis of {n}")
         if lower(n - k) < 0 or lower(k) < 0:
-            t.check([], lambda: (wrap(k) >= 0) & (wrap(k) <= wrap(n)), "`TopK` takes more elements than there are")
+            t.check([], lambda: (wrap(k) >= 0) & (wrap(k) <= wrap(n)), "`TopK` requests more elements than there are")
         if isinstance(k, int) and 0 < k <= _ONE_BY_ONE and x.dtype.bits <= 32 and lower(n) <= _LAST:
             if upper(n) > _LAST:
-                t.check([], lambda: wrap(n) <= _LAST, "`TopK` looks at no more than 2**32 - 1 elements")
+                t.check([], lambda: wrap(n) <= _LAST, "`TopK` supports at most 2**32 - 1 elements")
             return _one_by_one(t, x, axis, k, largest=bool(a.largest))
         keys = _keys(t, x, largest=bool(a.largest))
         positions = _candidates(t, keys, axis, k)

@@ -38,7 +38,7 @@ def fit_operand(name: str, x: TensorType | None, wanted: Sequence[Dim]) -> None:
 def fit_hidden_size(a, hidden: Dim) -> None:
     """Require that the attribute `hidden_size`, if stated, matches the weights."""
     if a.hidden_size is not None:
-        equal_dims(hidden, a.hidden_size, "`hidden_size` and columns of R")
+        equal_dims(hidden, a.hidden_size, "`hidden_size` and the columns of R")
 
 
 def _infer(cell: Cell, x, w, r, bias, lens, initial, peephole, a):

@@ -30,12 +30,12 @@ def _batch_check(t, name: str, of: Callable[[Expr], Expr], rois: Tensor, limit: 
 class RoiAlign:
     """Regions of interest as bins of averaged (or largest) bilinear samples (ONNX RoiAlign)."""
 
-    limits = "with sampling_ratio 0, regions may not be larger than the image"
+    limits = "with sampling_ratio 0, regions must not be larger than the image"
 
     def body(t, x, rois, batch_indices, *, a):
         count, channels = rois.shape[0], x.shape[1]
-        equal_dims(rois.shape[1], 4, "`RoiAlign`: a region has four corners")
-        equal_dims(batch_indices.shape[0], count, "`RoiAlign`: regions and their batch indices")
+        equal_dims(rois.shape[1], 4, "`RoiAlign`: a region must have four coordinates")
+        equal_dims(batch_indices.shape[0], count, "`RoiAlign`: the regions and their batch indices")
         sizes, bins = x.shape[2:], (a.output_height, a.output_width)
         dtype = x.dtype.acc
         _batch_check(t, "RoiAlign", lambda k: cast(I64, batch_indices[k]), rois, x.shape[0])

@@ -95,10 +95,10 @@ def axis_plan(
     if len(factors or asked) != len(axes):
         raise Invalid(f"`Resize`: {len(factors or asked)} scales or sizes for {len(axes)} axes")
     if wrong := [s for s in factors if not (isfinite(s) and s > 0)]:
-        raise Invalid(f"`Resize` by {wrong[0]}: a scale has to be greater than 0")
+        raise Invalid(f"`Resize` by {wrong[0]}: a scale must be greater than 0")
     region = _floats("roi", roi) if a.coordinate_transformation_mode == "tf_crop_and_resize" else ()
     if region and (len(region) != 2 * len(axes) or not all(map(isfinite, region))):
-        raise Invalid(f"`Resize`: `roi` {[*region]} is no start and end, finite, of each of {len(axes)} axes")
+        raise Invalid(f"`Resize`: `roi` {[*region]} is not a finite start and end, of each of {len(axes)} axes")
     outs: list[Dim] = list(asked)
     ratios: list[Fraction | None] = [factor(s) for s in factors]
     if asked:

@@ -39,16 +39,18 @@ def rotated(t: Builder, x: Tensor, cos: Tensor, sin: Tensor, position_ids: Tenso
         raise Invalid("`RotaryEmbedding` of rank 3 needs `num_heads`")
     head = quotient("RotaryEmbedding", x.shape[2], a.num_heads) if flat else x.shape[3]
     dim = a.rotary_embedding_dim or head
-    equal_dims(least(dim, head), dim, "`RotaryEmbedding`: the elements that turn, and those of a head")
+    equal_dims(least(dim, head), dim, "`RotaryEmbedding`: the rotated elements and the size of a head")
     half = quotient("RotaryEmbedding", dim, 2)
     for cache in (cos, sin):
-        equal_dims(cache.shape[-1], half, "`RotaryEmbedding`: half of the elements that turn, and angles of a position")
+        equal_dims(
+            cache.shape[-1], half, "`RotaryEmbedding`: half of the rotated elements and the angles of a position"
+        )
     places = [cos.shape[:-1], sin.shape[:-1]] if position_ids is None else [position_ids.shape]
     for n, m in (
         pair for given in places for pair in zip(reversed(given), (x.shape[1 if flat else 2], x.shape[0]), strict=False)
     ):
         if n != 1:
-            equal_dims(n, m, "`RotaryEmbedding`: positions, and those of the data")
+            equal_dims(n, m, "`RotaryEmbedding`: the positions and the length of the data")
     if position_ids is not None:
         t.check(
             position_ids.shape,

@@ -30,7 +30,7 @@ def _one(operator: str, name: str, operand: Tensor) -> Dim:
 
 
 def _positive(operator: str, name: str, size: Dim) -> Dim:
-    return at_least(size, 1, f"{name} of `{operator}` is {size}, and has to be positive")
+    return at_least(size, 1, f"{name} of `{operator}` is {size}, but must be positive")
 
 
 def _window(name: str, coefficients: tuple[float, ...]) -> OpSpec:
@@ -125,7 +125,7 @@ def _check_parts(name: str, x: Tensor) -> None:
     """
     parts = x.shape[-1]
     if isinstance(parts, int) and parts not in (1, 2):
-        raise Invalid(f"`{name}` of {show_shape(x.shape)}: the last axis has the one or two parts of a number")
+        raise Invalid(f"`{name}` of {show_shape(x.shape)}: the last axis must have one element (real) or two (complex)")
     assume_equal(dim.maximum(dim.minimum(parts, 2), 1), parts)
 
 
@@ -137,7 +137,9 @@ class DFT:
         k = -2 if axis is None else _one("DFT", "axis", axis)
         k = normalize_axis(int(k), x.rank, "DFT")
         if x.rank < 2 or k == x.rank - 1:
-            raise Invalid(f"`DFT` along axis {k} of {show_shape(x.shape)}: the last axis has the one or two parts")
+            raise Invalid(
+                f"`DFT` along axis {k} of {show_shape(x.shape)}: the last axis has the real and imaginary parts"
+            )
         _check_parts("DFT", x)
         size = x.shape[k]
         to_real = bool(a.inverse and a.onesided)

@@ -85,7 +85,7 @@ class Slice:
         on = normalize_axes(on, data.rank, "Slice")
         by = (1,) * len(begin) if steps is None else static_ints("Slice", "steps", steps)
         if not len(begin) == len(end) == len(on) == len(by):
-            raise Invalid("`Slice`: starts, ends, axes and steps have unlike lengths")
+            raise Invalid("`Slice`: starts, ends, axes and steps have different lengths")
         if 0 in by:
             raise Invalid("`Slice`: a step is 0")
         shape, first = list(data.shape), [0] * data.rank

@@ -46,7 +46,7 @@ class StringNormalizer:
         if x.type.shape is None:
             return x.type
         if x.type.rank not in (1, 2):
-            raise Invalid(f"`StringNormalizer` takes texts in a row, `[C]` or `[1, C]`, not of rank {x.type.rank}")
+            raise Invalid(f"`StringNormalizer` takes a vector of texts, `[C]` or `[1, C]`, not rank {x.type.rank}")
         if not a.stopwords:
             return x.type
         return TensorType(STR, (*x.shape[:-1], data_dim(0)))

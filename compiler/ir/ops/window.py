@@ -210,7 +210,7 @@ def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
     extra = tuple(a.output_padding or (0,) * n)
     if any(e >= max(s, d) for e, s, d in zip(extra, strides, dilations, strict=True)):
         said = f"`output_padding` of `ConvTranspose` is {show_shape(extra)}"
-        note = f"each is less than the stride or the dilation: {show_shape(strides)} and {show_shape(dilations)}"
+        note = f"each must be less than the stride or the dilation: {show_shape(strides)} and {show_shape(dilations)}"
         raise Invalid(said, code="OCC0107", note=note)
     before: list[Dim] = []
     after: list[Dim] = []

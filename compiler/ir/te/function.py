@@ -100,7 +100,7 @@ class Scatter:
         """The parameter that shares memory with the result, if there is one."""
         if self.combine != "into":
             return None
-        assert isinstance(self.init, Load), "what is there already is read as it is"
+        assert isinstance(self.init, Load), "existing values are read unchanged"
         return self.init.source
 
 

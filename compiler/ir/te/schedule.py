@@ -179,7 +179,7 @@ class Hint:
             key, _, value = (part.strip() for part in item.partition("="))
             if key not in CHOICES or value not in CHOICES[key]:
                 known = "; ".join(f"{k}={', '.join(v)}" if v != ("",) else k for k, v in CHOICES.items())
-                raise Invalid(f"`{item}` is no choice of a schedule", code="OCC0610", help=f"choices: {known}")
+                raise Invalid(f"`{item}` is not a choice of a schedule", code="OCC0610", help=f"choices: {known}")
             made[key] = value if key == "outer" else int(value) if value.isdigit() else value != "off"
         return cls(**made)  # pyright: ignore[reportArgumentType]
 

@@ -51,9 +51,9 @@ def schedule_problems(f: TeFunc) -> Iterator[str]:
 def _problem(d: Directive, f: TeFunc, loops: dict[Scope, set[str]]) -> str:
     scope = d.stage, d.update, d.variant
     if scope not in loops:
-        return f"schedules {d.stage}, which is no stage"
+        return f"schedules {d.stage}, which is not a stage"
     if d.call not in CALLS:
-        return f"is no call of a schedule; there are {', '.join(CALLS)}"
+        return f"is not a call of a schedule; there are {', '.join(CALLS)}"
     kinds, least = CALLS[d.call]
     if kinds[-1:] == ("...",):
         kinds = kinds[:1] * max(len(d.args), 1)

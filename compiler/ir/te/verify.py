@@ -19,13 +19,13 @@ def te_problems(f: TeFunc) -> Iterator[str]:
     A pass that changes a stage but not its readers would read the wrong bytes.
     """
     if unknown := [name for name in symbols(*sizes_of(f)) if name not in f.dims]:
-        yield f"te @{f.name} has the size {unknown[0]}, which is none of its dims"
+        yield f"te @{f.name} has the size {unknown[0]}, which is not one of its dims"
     known = {p.name: (p.type.dtype, p.type.rank) for p in f.params}
     for s in f.stages:
         for e in s.exprs:
             yield from (f"te @{f.name}: {s.name} {text}" for n in walk(e) if (text := _problem(n, known)))
         if isinstance(s, TeStage) and s.role and s.role not in ROLES:
-            yield f"te @{f.name}: {s.name} has the role {s.role}, which no schedule asks for"
+            yield f"te @{f.name}: {s.name} has the role {s.role}, which no schedule uses"
         if s.name in known:
             yield f"te @{f.name}: {s.name} is computed twice"
         known[s.name] = s.dtype, len(s.axes)

@@ -98,8 +98,8 @@ class _Sweep:
     def _endless(self, rule: Rewrite, op: Op, past: tuple[str, ...]) -> Exception:
         names = " and ".join(f"`{n}`" for n in dict.fromkeys((*past[-4:], rule.name)))
         several = len({*past[-4:], rule.name}) > 1
-        message = f"the rules {names} undo each other" if several else f"the rule {names} does not come to an end"
+        message = f"the rules {names} undo each other" if several else f"the rule {names} does not terminate"
         where = f"{self.ctx.source}: {op.loc}"
         return error(
-            "OCC0611", message, where=where, help="give one of them a `when` that refuses what the other makes"
+            "OCC0611", message, where=where, help="add a `when` to one of them that rejects what the other makes"
         )

@@ -50,7 +50,7 @@ class CastPorts(Pass):
         arg = args.get(name)
         if arg is None:
             known = closest(name, args) or f"inputs: {', '.join(shorten(a, 60) for a in args)}"
-            raise error("OCC0603", f"`input_fp16_nodes` names `{shorten(name)}`, which is no input", help=known)
+            raise error("OCC0603", f"`input_fp16_nodes` names `{shorten(name)}`, which is not an input", help=known)
         if arg.tensor.dtype is F16:
             return False
         if arg.tensor.dtype not in (F32, F64):
@@ -95,7 +95,9 @@ class CastPorts(Pass):
             if not places:
                 known = ", ".join(f"`{shorten(n, 60)}`" for n in m.main.result_names)
                 raise error(
-                    "OCC0603", f"`output_type` names `{shorten(name)}`, which is no output", help=f"outputs: {known}"
+                    "OCC0603",
+                    f"`output_type` names `{shorten(name)}`, which is not an output",
+                    help=f"outputs: {known}",
                 )
             made |= dict.fromkeys(places, _type(text))
         return made

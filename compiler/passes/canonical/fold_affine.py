@@ -84,7 +84,7 @@ def _absorb(op: Op, x: Value | None, factor: np.ndarray, shift: np.ndarray, rw: 
     if maker.name == "Gemm" and (maker.a.alpha != 1 or maker.a.beta != 1 or (bias is not None and bias.data.ndim != 1)):
         return False
     channels = x.tensor.dims[1]
-    assert isinstance(channels, int), "the channels of constant weights are constant"
+    assert isinstance(channels, int), "constant weights have constant channels"
     old = np.zeros(1) if bias is None else bias.data.astype(np.float64)
     total = np.broadcast_to(old * factor + shift, (channels,))
     b = rw.builder(op)

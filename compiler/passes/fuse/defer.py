@@ -56,7 +56,7 @@ def _refuse(op: Op, ctx: Context) -> None:
         f"`{op.name}` has to be compiled at run time, which `-C deferred=off` forbids",
         where=where,
         notes=[f"`{shorten(v.name, 60)}` is {v.type}" for v in op.inputs[:4]],
-        help="give the input shapes with `--shape NAME=...`, so that more of the graph can be evaluated",
+        help="set the input shapes with `--shape NAME=...`, so that more of the graph can be evaluated",
     )
 
 

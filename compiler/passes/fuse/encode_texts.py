@@ -79,7 +79,7 @@ class _Vocabulary:
 
     def _looked_up(self, x: Value) -> Value:
         """What the host makes of a value, where it is defined."""
-        assert x.owner is not None, "it is no constant"
+        assert x.owner is not None, "it is not a constant"
         before = x.owner.next if isinstance(x.owner, Op) else x.owner.first
         assert before is not None, "a region ends with what it yields"
         keys, values = tuple(self.places), tuple(self.places.values())

@@ -70,11 +70,11 @@ def obstacle(found: Match) -> str:
     home = ops[0].parent
     for op in ops:
         if op.parent is not home:
-            return "the ops lie in different bodies"
+            return "the ops are in different bodies"
         if op.regions or (op.spec.body is None and op.spec.composite is None):
             return f"`{op.name}` is not a tensor expression, it cannot be part of a kernel"
         if any(not isinstance(r.type, TensorType) for r in op.results):
-            return f"`{op.name}` does not give a tensor"
+            return f"`{op.name}` does not return a tensor"
         for r in op.results:
             if r not in found.outputs and op not in found.shared and any(u not in ops for u in r.users):
                 return f"%{r.name}, another result of `{op.name}`, is read outside of the match"

@@ -60,7 +60,7 @@ def _report(op: Op, kernel: Kernel, ctx: Context) -> None:
         CODE,
         f"`-t {ctx.target.name}` cannot use the {kernel.kind} kernel of `{op.name}`",
         where=f"{shorten(ctx.source)}: {shorten(str(op.loc))}",
-        help=f"build with {able}, or give the operator a `body` or `composite`",
+        help=f"build with {able}, or add a `body` or `composite` to the operator",
     )
 
 

@@ -41,9 +41,9 @@ def check_ranks(m: Module, ctx: Context) -> None:
             name = shorten(arg.name)
             ctx.sink.error(
                 "OCC0204",
-                f"the model does not say what rank its input `{name}` has",
+                f"the model does not declare the rank of its input `{name}`",
                 where=shorten(ctx.source or m.name),
-                help=f"give its extents with `--shape {name}=...`; names keep extents symbolic: "
+                help=f"set its extents with `--shape {name}=...`; names keep extents symbolic: "
                 f"`--shape {name}=n,3,h,w`",
             )
     ctx.sink.raise_errors()
@@ -87,7 +87,7 @@ def check_extents(op: Op, types: Sequence[Type | None]) -> None:
 def check_sizes(op: Op, types: Sequence[Type | None]) -> None:
     for t in types:
         if isinstance(t, TensorType) and t.shape is not None and isinstance(t.size, int) and t.size > _LARGEST:
-            raise Invalid(f"`{op.name}` would work on {t}, which no memory holds")
+            raise Invalid(f"`{op.name}` would work on {t}, which no memory can hold")
 
 
 def check_types(op: Op) -> None:
@@ -111,7 +111,7 @@ def check_types(op: Op) -> None:
         if formal.type_var and spelled and not formal.variadic:
             first, name = bound.setdefault(formal.type_var, (spelled, formal.name))
             if first != spelled:
-                raise Invalid(f"`{op.name}` wants one element type for `{name}` and `{formal.name}`", code="OCC0201")
+                raise Invalid(f"`{op.name}` requires one element type for `{name}` and `{formal.name}`", code="OCC0201")
 
 
 def _spelling(type_: Type | None) -> str:

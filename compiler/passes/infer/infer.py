@@ -222,7 +222,7 @@ class _Inference:
     ) -> list[Type | None]:
         """Infer a function; see `infer_control`."""
         if len(types) != len(func.args):
-            raise Invalid(f"`{func.name}` takes {len(func.args)} values and is given {len(types)}")
+            raise Invalid(f"`{func.name}` takes {len(func.args)} values, but gets {len(types)}")
         for arg, type_, found in zip(func.args, types, values, strict=True):
             arg.type = type_
             self.known.pop(arg, None)

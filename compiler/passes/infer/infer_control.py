@@ -69,7 +69,9 @@ def _if(inf: Inference, op: Op) -> list[Type | None]:
     ]
     then, other = found
     if len(then) != len(other) or len(then) != len(op.results):
-        raise Invalid(f"the branches of `If` give {len(then)} and {len(other)} values, the node {len(op.results)}")
+        raise Invalid(
+            f"the branches of `If` return {len(then)} and {len(other)} values, the node has {len(op.results)}"
+        )
     fresh = fresh_data_dims()
     return [join(a, b, fresh) for a, b in zip(then, other, strict=True)]
 
@@ -78,7 +80,7 @@ def _is_one(op: Op, k: int, what: str) -> None:
     """Require that an operand has one element."""
     v = op.operands[k] if k < len(op.operands) else None
     if v is not None and isinstance(v.type, TensorType) and v.type.shape is not None:
-        equal_dims(product(v.type.shape), 1, f"the {what} of `{op.name}` is one element, not")
+        equal_dims(product(v.type.shape), 1, f"the {what} of `{op.name}` must have one element, not")
 
 
 def _loop(inf: Inference, op: Op) -> list[Type | None]:
@@ -125,7 +127,9 @@ def _scan(inf: Inference, op: Op) -> list[Type | None]:
         assert v is not None
         dims = list(v.tensor.dims)
         steps = dims.pop(normalize_axis(axis, len(dims), "Scan"))
-        length = steps if length is None else equal_dims(length, steps, "the sequences of `Scan` have unlike lengths")
+        length = (
+            steps if length is None else equal_dims(length, steps, "the sequences of `Scan` have different lengths")
+        )
         slices.append(TensorType(v.tensor.dtype, tuple(dims)))
     carried = _start(inf, func, [v and v.type for v in states], 0)
 
@@ -176,7 +180,7 @@ _RULES: dict[str, Callable[[Inference, Op], list[Type | None]]] = {
 
 def _count_fits(op: Op, n: int) -> None:
     if n != len(op.results):
-        raise Invalid(f"the body of `{op.name}` gives {n} values, the node {len(op.results)}")
+        raise Invalid(f"the body of `{op.name}` returns {n} values, the node has {len(op.results)}")
 
 
 def _to_fixpoint(
@@ -192,7 +196,7 @@ def _to_fixpoint(
             return carried, found
         inf.forget(func, mark)
         carried = wider if wider != carried else [t and loose(t) for t in carried]  # nothing is ever inserted
-    raise Invalid(f"what `{func.name}` carries changes its type in every iteration")
+    raise Invalid(f"a loop-carried value of `{func.name}` changes its type in every iteration")
 
 
 def _first_type(v: Value) -> Type | None:

@@ -91,7 +91,7 @@ def join(a: Type | None, b: Type | None, fresh: Callable[[], Dim]) -> Type | Non
     """
     if isinstance(a, TensorType) and isinstance(b, TensorType):
         if a.dtype != b.dtype:
-            raise Invalid(f"the branches give {a} and {b}")
+            raise Invalid(f"the branches return {a} and {b}")
         if a.shape is None or b.shape is None or len(a.shape) != len(b.shape):
             return TensorType(a.dtype, None)
         dims = tuple(x if x == y else fresh() for x, y in zip(a.shape, b.shape, strict=True))

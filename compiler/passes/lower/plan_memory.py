@@ -88,7 +88,7 @@ def _to_destination(op: Op, bases: Mapping[int, Value], rw: Rewriter) -> None:
     for number, result in enumerate(op.results):
         if (base := bases.get(number)) is not None:
             assert base.defining_op is not None
-            assert base.defining_op.name == "alloc", "a copy has been made of what others may read"
+            assert base.defining_op.name == "alloc", "values that others may read are copied"
             buffers.append(base)
             result.replace_uses(base)
             continue
@@ -127,7 +127,7 @@ def _join(op: Op, heads: dict[Value, Value], place: Mapping[Op, int], rw: Rewrit
     start: Dim = 0
     for value in op.inputs:
         maker = value.defining_op
-        assert maker is not None, "what lies in a join is computed there"
+        assert maker is not None, "the inputs of a join are computed in place"
         part = _buffer("view", [head], value, start=start)
         start = start + value.tensor.dims[axis] * step
         if maker.name == "join":

@@ -105,7 +105,7 @@ def traced(fn: Callable[..., Any], name: str = "") -> dict[str, Any]:
     """
     if not callable(fn):
         raise error(
-            "OCC0610", f"a rule is made of a function, not of {type(fn).__name__}", help="`name=` gives its name"
+            "OCC0610", f"a rule is made of a function, not of {type(fn).__name__}", help="set its name with `name=`"
         )
     origin, name = inspect.getsourcefile(fn) or "", name or getattr(fn, "__name__", "rule")
     params = list(inspect.signature(fn).parameters.values())[1:]
@@ -116,7 +116,7 @@ def traced(fn: Callable[..., Any], name: str = "") -> dict[str, Any]:
         made = fn(Patterns(), *variables)
         patterns = tuple(map(as_pattern, made if isinstance(made, tuple) else (made,)))
         if not patterns or not list(root_operators(patterns[0])):
-            raise Invalid("the function gives no pattern")
+            raise Invalid("the function returns no pattern")
         _check_bound(patterns, [v.name for v in variables])
     except Invalid as e:
         raise error("OCC0610", f"rule `{name}`: {e}", where=origin, help=e.help) from None

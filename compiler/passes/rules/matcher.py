@@ -270,4 +270,4 @@ def _given_by(value: Value | None) -> str:
     if isinstance(value, Weight):
         return "a constant"
     op = value.defining_op
-    return "an input" if op is None else f"given by `{op.name}`"
+    return "an input" if op is None else f"defined by `{op.name}`"

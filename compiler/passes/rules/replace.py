@@ -71,7 +71,7 @@ def _untaken(spec: OpSpec, operands: Sequence[Value | None]) -> str:
         if v is None or not isinstance(v.type, TensorType) or not taken:
             continue
         if onnx_type_name(v.tensor.dtype) not in taken:
-            return f"its replacement gives `{spec.name}` an operand of {v.tensor.dtype}, which it does not take"
+            return f"its replacement passes `{spec.name}` an operand of {v.tensor.dtype}, which it does not take"
     return ""
 
 
@@ -164,10 +164,10 @@ def _term(value: Any, b: RuleBuilder) -> Any:
 
 def _values(made: Any, found: Match, b: RuleBuilder) -> tuple[Value, ...] | str:
     if made is None or made is False:
-        return "its replacement gives nothing"
+        return "its replacement returns nothing"
     listed = made if isinstance(made, tuple) else (made,)
     if len(listed) != len(found.outputs):
-        return f"its replacement gives {len(listed)} values for {len(found.outputs)}"
+        return f"its replacement returns {len(listed)} values for {len(found.outputs)}"
     plain: list[Value] = []
     for new, old in zip(listed, found.outputs, strict=True):
         value = new.value if isinstance(new, Term) else new
@@ -178,7 +178,7 @@ def _values(made: Any, found: Match, b: RuleBuilder) -> tuple[Value, ...] | str:
 def _objection(old: Sequence[Value], new: Sequence[Value]) -> str | None:
     for a, b in zip(old, new, strict=True):
         if a is b:
-            return "its replacement is what it replaces"
+            return "its replacement is the same as the match"
         if not _same_type(a.type, b.type):
             return f"%{a.name} is {a.type}, its replacement {b.type}"
     return None

@@ -61,7 +61,7 @@ class ScheduleRule:
         """Apply the rule to a function.
 
         Raises:
-            CompileError: OCC0612 the code of a user's rule raised, or made what is no valid function.
+            CompileError: OCC0612 the code of a user's rule raised, or made what is not a valid function.
         """
         if not self.origin:
             return self.apply(f, machine) or _SILENT
@@ -82,7 +82,7 @@ class ScheduleRule:
         return made
 
 
-_SILENT = Declined("it gives no reason")
+_SILENT = Declined("it states no reason")
 
 
 @overload

@@ -80,7 +80,7 @@ class State:
             RunError: OCC0501 the model is an encoder.
         """
         if not isinstance(self.service, Service):
-            raise RunError("OCC0501", "the model writes no text", "ask /v1/embeddings or /v1/rerank")
+            raise RunError("OCC0501", "the model does not generate text", "ask /v1/embeddings or /v1/rerank")
         return self.service
 
     @property
@@ -91,9 +91,7 @@ class State:
             RunError: OCC0501 the model generates text.
         """
         if not isinstance(self.service, EncoderService):
-            raise RunError(
-                "OCC0501", "the model writes text, and makes no vectors", "serve the folder of an embedding model"
-            )
+            raise RunError("OCC0501", "the model generates text, not vectors", "serve the folder of an embedding model")
         return self.service
 
     @property
@@ -191,7 +189,7 @@ def _refused(request: Request, settings: ServerSettings, state: State) -> Respon
     if settings.api_key:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), settings.api_key.encode()):
-            return _Error(401, "the API key is missing or another one", "invalid_api_key", "authentication_error")
+            return _Error(401, "the API key is missing or wrong", "invalid_api_key", "authentication_error")
     if state.service is None:
         why = "the model could not be built" if state.failure else "the model is being built"
         return _Error(503, why, "model_not_ready", "server_error")
@@ -286,4 +284,6 @@ def _add_routes(app: FastAPI, settings: ServerSettings, state: State, metrics: M
         try:
             return {"content": state.tokenizer.decode(asked.tokens)}
         except (OverflowError, TypeError):
-            raise RunError("OCC0501", "a token is not a number of the vocabulary", "give tokens of the model") from None
+            raise RunError(
+                "OCC0501", "a token is not a number of the vocabulary", "use tokens of the model's vocabulary"
+            ) from None

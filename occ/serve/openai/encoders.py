@@ -45,7 +45,7 @@ class EncoderService:
         """POST /v1/embeddings."""
         model, inputs = self.encoder, asked.inputs
         if not isinstance(model, EmbeddingModel):
-            raise RunError("OCC0501", "the model scores texts, and makes no vectors", "ask /v1/rerank")
+            raise RunError("OCC0501", "the model scores texts, and returns no vectors", "ask /v1/rerank")
         _check_count(inputs, "input")
         rows = self._rows(inputs)
         found = await self._run(lambda: model.vectors(rows))
@@ -63,7 +63,7 @@ class EncoderService:
         """POST /v1/rerank: the documents by score, best first."""
         model = self.encoder
         if not isinstance(model, Reranker):
-            raise RunError("OCC0501", "the model makes vectors, and scores no texts", "ask /v1/embeddings")
+            raise RunError("OCC0501", "the model returns vectors, and does not score texts", "ask /v1/embeddings")
         _check_count(asked.documents, "documents")
         scores = await self._run(lambda: model.rank(asked.query, asked.documents))
         best = np.argsort(-scores, kind="stable")[: asked.top_n]
@@ -93,7 +93,7 @@ class EncoderService:
 
 def _check_count(given: Sequence[object], what: str) -> None:
     if not 0 < len(given) <= _MOST:
-        raise RunError("OCC0501", f"{what}: there are {len(given)}", f"give 1 to {_MOST}")
+        raise RunError("OCC0501", f"{what}: there are {len(given)}", f"use 1 to {_MOST}")
 
 
 def _written(x: np.ndarray, asked: EmbeddingRequest) -> list[float] | str:

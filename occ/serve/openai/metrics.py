@@ -25,7 +25,7 @@ class Metrics:
         self._registry = CollectorRegistry()
         self.requests = Counter("occ_requests", "Answers.", ["path", "status"], registry=self._registry)
         self.first = Histogram(
-            "occ_time_to_first_token_seconds", "Until the first token.", buckets=_SECONDS, registry=self._registry
+            "occ_time_to_first_token_seconds", "Time to the first token.", buckets=_SECONDS, registry=self._registry
         )
         self.seconds = Histogram("occ_request_seconds", "Of answers.", buckets=_SECONDS, registry=self._registry)
 
@@ -45,10 +45,10 @@ class _SchedulerCollector:
     def collect(self) -> Iterator[CounterMetricFamily | GaugeMetricFamily]:
         s = self._scheduler
         running, waiting = s.counts()
-        yield GaugeMetricFamily("occ_requests_running", "Requests that are served.", running)
-        yield GaugeMetricFamily("occ_requests_waiting", "Requests that wait for a place.", waiting)
-        yield CounterMetricFamily("occ_steps", "Steps of the model that gave texts a token.", s.steps)
+        yield GaugeMetricFamily("occ_requests_running", "Requests in progress.", running)
+        yield GaugeMetricFamily("occ_requests_waiting", "Requests that are waiting.", waiting)
+        yield CounterMetricFamily("occ_steps", "Decoding steps of the model.", s.steps)
         yield CounterMetricFamily("occ_generated_tokens", "Tokens that were generated.", s.generated)
         yield CounterMetricFamily(
-            "occ_prompt_tokens", "Tokens of prompts that were read, without cached ones.", s.prefilled
+            "occ_prompt_tokens", "Prompt tokens that were processed, without cached ones.", s.prefilled
         )

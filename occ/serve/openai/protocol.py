@@ -112,7 +112,7 @@ class Generation(Sampled):
     def _one_form(self) -> "Generation":
         form = self.response_format is not None and self.response_format.type != "text"
         if sum((form, self.grammar is not None, self.regex is not None)) > 1:
-            raise ValueError("give one of `response_format`, `grammar` and `regex`")
+            raise ValueError("use one of `response_format`, `grammar` and `regex`")
         return self
 
 
@@ -128,11 +128,11 @@ class CompletionRequest(Generation):
     @model_validator(mode="after")
     def _possible(self) -> "CompletionRequest":
         if self.best_of not in (None, self.n):
-            raise ValueError("`best_of` is not there: it must be `n`")
+            raise ValueError("`best_of` is not supported: it must equal `n`")
         if self.suffix:
-            raise ValueError("`suffix` is not there: the model continues texts")
+            raise ValueError("`suffix` is not supported: the model continues texts")
         if self.echo and self.logprobs is not None:
-            raise ValueError("`echo` with `logprobs` is not there: prompts have no probabilities here")
+            raise ValueError("`echo` with `logprobs` is not supported: prompts have no probabilities here")
         return self
 
     @property
@@ -222,14 +222,14 @@ class ChatRequest(Generation):
     @model_validator(mode="after")
     def _possible(self) -> "ChatRequest":
         if self.top_logprobs and not self.logprobs:
-            raise ValueError("`top_logprobs` goes with `logprobs`")
+            raise ValueError("`top_logprobs` needs `logprobs`")
         names = [t.function.name for t in self.tools or ()]
         if len(set(names)) < len(names):
-            raise ValueError("two of `tools` have one name")
+            raise ValueError("two of `tools` have the same name")
         if isinstance(self.tool_choice, NamedTool) and self.tool_choice.function.name not in names:
             raise ValueError(f"`tool_choice` names `{self.tool_choice.function.name}`, which is not in `tools`")
         if self.tool_choice == "required" and not names:
-            raise ValueError("`tool_choice` is `required`, and there are no `tools`")
+            raise ValueError("`tool_choice` is `required`, but there are no `tools`")
         return self
 
 

@@ -59,7 +59,7 @@ class Answering:
         count = _DEFAULT_TOKENS if asked.max_tokens is None else asked.max_tokens
         prompts = [self._service.lm.tokens_of(p) for p in asked.prompts]
         if not prompts:
-            raise RunError("OCC0501", "there is no prompt", "give at least one")
+            raise RunError("OCC0501", "there is no prompt", "pass at least one")
         requests = [await self._texts(p, count, asked, asked.logprobs) for p in prompts]
         each = [r for some in requests for r in some]
         echo = [self.tokenizer.decode(p) for p in prompts for _ in range(asked.n)] if asked.echo else []

@@ -133,7 +133,7 @@ def _for_template(message: Message) -> dict[str, Any]:
             try:
                 call["function"]["arguments"] = json.loads(call["function"]["arguments"])
             except (ValueError, RecursionError):
-                raise RunError("OCC0501", "the arguments of a tool call are no JSON", "give an object") from None
+                raise RunError("OCC0501", "the arguments of a tool call are not JSON", "pass an object") from None
         made["tool_calls"] = calls
     return made
 

@@ -46,11 +46,11 @@ class KeyMask:
         zero, low = literal(0, F32), literal(a.value, F32)
 
         if mask.rank in (2, 3):
-            equal_dims(mask.shape[0], n, "a key mask, and batches")
-            equal_dims(mask.shape[-1], total, "a key mask, and keys")
+            equal_dims(mask.shape[0], n, "the key mask and the batch")
+            equal_dims(mask.shape[-1], total, "the key mask and the keys")
 
         if mask.rank == 1:
-            t.check(mask.shape, lambda i: mask[i] >= 0, "a number of keys, or a place among them, is negative")
+            t.check(mask.shape, lambda i: mask[i] >= 0, "a number or a position of keys is negative")
 
         def element(i, _, q, k):
             match mask.rank:
@@ -91,7 +91,7 @@ def attend(
     """
     n, keys = q.tensor.dims[0], k.tensor.dims[2]
     if bias is not None and bias.tensor.rank:
-        equal_dims(bias.tensor.dims[-1], keys, "a bias of attention, and keys")
+        equal_dims(bias.tensor.dims[-1], keys, "the bias and the keys of attention")
     scores = scores_of(b, q, k, a.scale or head_scale(q, None, name="Attention"), name="Attention")
     added = _biased(b, mask, bias, n, keys, a)
     if added is not None or a.unidirectional or lengths is not None:
@@ -194,7 +194,7 @@ class MultiHeadAttention:
         indirection=None, *, a,
     ):  # fmt: skip
         if indirection is not None or a.n_results > 3:
-            raise Invalid("`MultiHeadAttention` of beams is not supported", code="OCC0301")
+            raise Invalid("`MultiHeadAttention` with beams is not supported", code="OCC0301")
         if q.tensor.rank == 5:
             q, k, v = _unpacked(b, q, 3)
         elif k is not None and k.tensor.rank == 5:
@@ -220,7 +220,7 @@ class MultiHeadAttention:
             k, v = joined(b, past_k, k), joined(b, past_v, v)
         elif padding is None:
             if a.unidirectional:
-                steps = "`MultiHeadAttention` over a shared buffer is causal for as many queries as new keys, not"
+                steps = "`MultiHeadAttention` over a shared buffer needs causality and as many queries as new keys, not"
                 equal_dims(q.tensor.dims[2], k.tensor.dims[2], steps)
             before = b.Expand(b.Cast(length, to=I64), b.dims(values=(k.tensor.dims[0],), shape=(1,)))
             lengths = b.Add(before, b.dims(values=(k.tensor.dims[2],), shape=(1,)))

@@ -69,7 +69,7 @@ def check_products(x: Tensor, operands: Sequence[Tensor | None], a) -> None:
     check_blocks("MatMulNBits", bits, size)
     if a.weight_prepacked:
         raise Invalid(
-            f"`MatMulNBits` with weight_prepacked={a.weight_prepacked} holds its weight in the order of a CUDA kernel",
+            f"`MatMulNBits` with weight_prepacked={a.weight_prepacked} has a weight in the layout of a CUDA kernel",
             code="OCC0107",
             help="export the model for CPU, without prepacked weights",
         )
@@ -177,7 +177,7 @@ class GatherBlockQuantized:
         each = 8 // bits
         shape = (*data.shape[:-1], data.shape[-1] * each)
         if data.dtype == U8 and (gathered != 0 or (each > 1 and blocked == 0)):
-            raise Invalid("`GatherBlockQuantized`: u8 is gathered along axis 0, and its blocks lie along another one")
+            raise Invalid("`GatherBlockQuantized`: u8 is gathered along axis 0, but its blocks are along another one")
         size = a.block_size or shape[blocked]
         _check_scales(scales, shape, blocked, size, narrow)
         n, q = data.shape[gathered], indices.rank

@@ -44,9 +44,9 @@ class ExpertProduct:
     operands = ("x", "experts", "weights", "bias")
 
     def body(t, x, experts, weights, bias=None, *, a):
-        equal_dims(x.shape[2], weights.shape[2], "weights of experts: inner extents")
+        equal_dims(x.shape[2], weights.shape[2], "the inner extents of the experts' weights")
         if bias is not None:
-            equal_shapes(bias.shape, weights.shape[:2], "a bias of experts")
+            equal_shapes(bias.shape, weights.shape[:2], "the bias of experts")
         return _summed(t, x, experts, weights.shape[1], lambda e, n, k: cast(F32, weights[e, n, k]), bias)
 
 

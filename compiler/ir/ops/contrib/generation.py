@@ -24,7 +24,7 @@ class NGramRepeatBlock:
         size = a.ngram_size
         if not size or size < 1 or (ids.rank, scores.rank) != (2, 2):
             raise Invalid(f"`NGramRepeatBlock` of {ids.type} and {scores.type} with ngram_size={size}", code="OCC0107")
-        equal_dims(ids.shape[0], scores.shape[0], "`NGramRepeatBlock`: rows of words and of scores")
+        equal_dims(ids.shape[0], scores.shape[0], "`NGramRepeatBlock`: the rows of words and of scores")
         n, length, words = *ids.shape, scores.shape[1]
         t.check(
             ids.shape,

@@ -188,7 +188,7 @@ class GroupQueryAttention:
     ):  # fmt: skip
         _check(a, k_scale, v_scale, norms)
         if a.do_rotary and (cos is None or sin is None):
-            raise Invalid("`GroupQueryAttention` with do_rotary has no angles", help="give cos_cache and sin_cache")
+            raise Invalid("`GroupQueryAttention` with do_rotary has no angles", help="pass cos_cache and sin_cache")
         known = None if total is None or not total.value else total.value[0]
         if known is None or isinstance(known, float):
             raise Unresolved("GroupQueryAttention", "total_sequence_length")
@@ -206,7 +206,7 @@ class GroupQueryAttention:
             if x is not None:
                 _fits(what, x, (q.shape[0], a.kv_num_heads, None if past_k is None else past_k.shape[2], width))
         if seqlens is not None and product(seqlens.shape) != 1:
-            equal_dims(product(seqlens.shape), q.shape[0], "`GroupQueryAttention`: `seqlens_k`, and batches")
+            equal_dims(product(seqlens.shape), q.shape[0], "`GroupQueryAttention`: `seqlens_k` and the batch")
         weights = TensorType(q.dtype, (q.shape[0], a.num_heads, q.shape[1], known))
         return TensorType(q.dtype, (*q.shape[:2], a.num_heads * size)), present, present, weights
 
@@ -264,21 +264,23 @@ def _check(a: SimpleNamespace, k_scale: Tensor | None, v_scale: Tensor | None, n
                 f"`GroupQueryAttention` with {what}_quant_type={kind!r} and "
                 f"{'no ' if scale is None else ''}{what}_scale",
                 code="OCC0107",
-                help="give a scale with PER_TENSOR or PER_CHANNEL, none with NONE",
+                help="pass a scale with PER_TENSOR or PER_CHANNEL, and none with NONE",
             )
     if (k_scale is None) != (v_scale is None) or (k_scale is not None and _bits(a) not in CODES):
         raise Invalid(
-            f"`GroupQueryAttention` with a cache of {_bits(a)} bits, and scales of keys or values alone",
+            f"`GroupQueryAttention` with a cache of {_bits(a)} bits, and scales of only keys or only values",
             code="OCC0107",
-            help="a cache has codes of 8 or 4 bits, in keys and values alike",
+            help="keys and values of a cache both have codes of 8 bits or both of 4",
         )
     if not a.num_heads or not a.kv_num_heads or a.num_heads % a.kv_num_heads:
         what = f"`GroupQueryAttention` with num_heads={a.num_heads} and kv_num_heads={a.kv_num_heads}"
-        raise Invalid(what, code="OCC0107", help="heads of queries are a multiple of those of keys")
+        raise Invalid(
+            what, code="OCC0107", help="the number of query heads must be a multiple of the number of key heads"
+        )
     if sum(x is not None for x in norms) == 1:
-        raise Invalid("`GroupQueryAttention` with the norm of queries or of keys alone", code="OCC0107")
+        raise Invalid("`GroupQueryAttention` with a norm of only queries or only keys", code="OCC0107")
     if a.n_results > 3 and a.qk_output not in (1, 2):
-        raise Invalid(f"`GroupQueryAttention` gives output_qk with qk_output={a.qk_output}", code="OCC0107")
+        raise Invalid(f"`GroupQueryAttention` has output_qk with qk_output={a.qk_output}", code="OCC0107")
 
 
 def _fits(what: str, x: Tensor, wanted: Sequence[Dim | None]) -> None:
@@ -292,8 +294,8 @@ def _fits(what: str, x: Tensor, wanted: Sequence[Dim | None]) -> None:
         shape = ", ".join("*" if d is None else str(d) for d in wanted)
         raise Invalid(
             f"`GroupQueryAttention`: `{what}` is of shape {show_shape(x.shape)}, where the queries, kv_num_heads and "
-            f"the bits of the cache ask for [{shape}]",
-            help="give the input that shape, or take back the `--dim` or `--shape` that sets another",
+            f"the bits of the cache require [{shape}]",
+            help="set that shape for the input, or remove the `--dim` or `--shape` that sets another",
         )
     for pair in pairs:
         assume_equal(*pair)

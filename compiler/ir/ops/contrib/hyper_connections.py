@@ -114,7 +114,7 @@ class HyperConnectionPostMix:
     def composite(b, x, given, gate, mix=None, *, a):
         streams = _streams(b, "HyperConnectionPostMix", x, a.num_branches)
         *lead, branches, size = streams.tensor.dims
-        equal_shapes(given.tensor.dims, (*lead, size), "`HyperConnectionPostMix`: a block's output and the streams")
+        equal_shapes(given.tensor.dims, (*lead, size), "`HyperConnectionPostMix`: the block's output and the streams")
         rows = reshape(b, b.Cast(given, to=F32), (*lead, 1, size))
         added = b.Mul(rows, _gates(b, "HyperConnectionPostMix", gate, streams))
         if mix is not None:
@@ -139,7 +139,7 @@ class EngramGate:
 
     def composite(b, key, query, value, key_scale, query_scale, scale=None, *, a):
         if a.n_results > 1 and scale is None:
-            raise Invalid("`EngramGate` has a normalised result, and no `conv_norm_scale`", code="OCC0107")
+            raise Invalid("`EngramGate` has a normalised result, but no `conv_norm_scale`", code="OCC0107")
         n, length, streams, size = key.tensor.dims
         equal_shapes(query.tensor.dims, key.tensor.dims, "`EngramGate`: query and key")
         for s in (key_scale, query_scale, scale):

@@ -34,8 +34,8 @@ class CropAndResize:
             raise Invalid(f"`CropAndResize` of {x.type}, regions {rois.type} and {len(crop)} sizes")
         if a.mode not in ("bilinear", "nearest"):
             raise Invalid(f"`mode` of `CropAndResize` is {a.mode!r}", code="OCC0107")
-        equal_dims(rois.shape[1], 4, "`CropAndResize`: a region has four corners")
-        equal_shapes(batches.shape, rois.shape[:1], "`CropAndResize`: regions and their batch indices")
+        equal_dims(rois.shape[1], 4, "`CropAndResize`: a region must have four coordinates")
+        equal_shapes(batches.shape, rois.shape[:1], "`CropAndResize`: the regions and their batch indices")
         t.check(
             batches.shape,
             lambda k: (batches[k] >= 0) & (cast(I64, batches[k]) < wrap(x.shape[0])),

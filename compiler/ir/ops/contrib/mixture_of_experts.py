@@ -31,7 +31,7 @@ def check_experts(
 ) -> None:
     experts, n, width = codes.shape
     k = width * (8 // bits)
-    equal_dims(x.shape[2], k, "weights of experts: inner extents")
+    equal_dims(x.shape[2], k, "the inner extents of the experts' weights")
     blocks = quotient("QMoE", k, block) if scales.rank == 3 else 1
     wanted = (experts, n, blocks) if scales.rank == 3 else (experts, n)
     packed = (experts, n, -(-blocks * bits // 8)) if scales.rank == 3 else (experts, -(-n * bits // 8))
@@ -39,7 +39,7 @@ def check_experts(
         if v is not None and v.shape != shape:
             raise Invalid(f"`QMoE`: {what} have shape {show_shape(v.shape)}, not {show_shape(shape)}")
     if bias is not None:
-        equal_shapes(bias.shape, (experts, n), "a bias of experts")
+        equal_shapes(bias.shape, (experts, n), "the bias of experts")
 
 
 def _gated(b: GraphBuilder, gate: Value, linear: Value, a: SimpleNamespace) -> Value:
@@ -79,7 +79,7 @@ def _hidden(b: GraphBuilder, x: Value, times: Product, a: SimpleNamespace) -> Va
             raise Invalid(
                 f"experts with swiglu_fusion={a.swiglu_fusion} and no third weight",
                 code="OCC0107",
-                help="give fc3, or fuse it into fc1 with swiglu_fusion 1 (interleaved) or 2 (one after the other)",
+                help="pass fc3, or fuse it into fc1 with swiglu_fusion 1 (interleaved) or 2 (one after the other)",
             )
         parts = (first, third) if third is not None else _halves(b, first, a.swiglu_fusion == 1)
         return _gated(b, *parts, a)
@@ -119,12 +119,16 @@ def _chosen(
     if router.tensor.rank != 2:
         raise Invalid(f"router_probs of a mixture of experts is {router.type}, not `[rows, experts]`")
     equal_dims(
-        router.tensor.dims[0], product(x.tensor.dims[:-1]), "a mixture of experts: rows, and rows of router_probs"
+        router.tensor.dims[0],
+        product(x.tensor.dims[:-1]),
+        "a mixture of experts: the rows of the input and of router_probs",
     )
     for w in weights:
         if w is not None:
             equal_dims(
-                w.tensor.dims[0], router.tensor.dims[1], "a mixture of experts: weights, and columns of router_probs"
+                w.tensor.dims[0],
+                router.tensor.dims[1],
+                "a mixture of experts: the weights and the columns of router_probs",
             )
     scores = b.Cast(router, to=F32) if router.tensor.dtype != F32 else router
     return b.TopK(scores, b.constant(np.array([a.k], np.int64)), axis=-1, n_results=2)
@@ -138,7 +142,7 @@ def _sparse_shares(b: GraphBuilder, router: Value, best: Value, experts: Value) 
     """
     n = router.tensor.dims[1]
     if not isinstance(n, int):
-        raise Invalid(f"use_sparse_mixer of router_probs {router.type}", help="give a fixed number of experts")
+        raise Invalid(f"use_sparse_mixer of router_probs {router.type}", help="use a fixed number of experts")
     scores = b.Unsqueeze(b.Cast(router, to=F32) if router.tensor.dtype != F32 else router, b.constant(np.array([1])))
     best, experts = (b.Unsqueeze(x, b.constant(np.array([2]))) for x in (best, experts))
     gap = b.Sub(best, scores)
@@ -261,11 +265,11 @@ def _check_kind(a: SimpleNamespace, others: Sequence[Value | None]) -> None:
         raise Invalid(
             f"`QMoE` with quant_type={a.quant_type!r} or scales of the whole weight",
             code="OCC0301",
-            help="integers of 2, 4 and 8 bits are supported: export the model for CPU",
+            help="only integers of 2, 4 and 8 bits are supported: export the model for CPU",
         )
     if a.weights_prepacked == 1:
         raise Invalid(
-            "`QMoE` with weights_prepacked=1 holds its weights in the order of a CUDA kernel",
+            "`QMoE` with weights_prepacked=1 has weights in the layout of a CUDA kernel",
             code="OCC0107",
             help="export the model for CPU, without prepacked weights",
         )

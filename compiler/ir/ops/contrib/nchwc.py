@@ -30,7 +30,7 @@ def _weights(b: GraphBuilder, stored: Value, block: int, *, both: bool) -> Value
     """`[O, I, H, W]` from stored weights; `both`: the image's channels are in blocks too."""
     o, i, high, wide = stored.tensor.dims
     if o % block or (both and i % block):
-        raise Invalid(f"weights for {i} channels and {o} results, which are no blocks of {block}", code="OCC0107")
+        raise Invalid(f"weights for {i} channels and {o} results, which are not blocks of {block}", code="OCC0107")
     split, perm = (o // block, i, high, wide, block), (0, 4, 1, 2, 3)
     if both:
         split, perm = (o // block, i // block, high, wide, block, block), (0, 5, 1, 4, 2, 3)
@@ -73,7 +73,7 @@ class ReorderOutput:
     def composite(b, x, *, a):
         count = x.tensor.dims[1]
         if a.channels < 1 or (isinstance(count, int) and a.channels > count):
-            raise Invalid(f"{a.channels} channels of an image that has {count}", code="OCC0107")
+            raise Invalid(f"{a.channels} channels of an image with {count}", code="OCC0107")
         first, end, axis = (b.constant(np.array([k], np.int64)) for k in (0, a.channels, 1))
         planes = b.Slice(x, first, end, axis)
         return b.Transpose(planes, perm=(0, 2, 3, 1)) if a.channels_last else planes

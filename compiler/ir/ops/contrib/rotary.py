@@ -25,7 +25,7 @@ class Positions:
     def body(t, start, sizes, *, a):
         one = start.type.size == 1
         if not one:
-            equal_dims(start.shape[0], sizes.value[0], "first positions, and the rows that they are of")
+            equal_dims(start.shape[0], sizes.value[0], "the first positions and the rows")
         return t.map(
             sizes.value, lambda n, i: cast(I64, start[(0,) * start.rank] if one else start[n]) + i, name="positions"
         )
@@ -72,7 +72,7 @@ class SectionAngles:
         equal_dims(
             cache.shape[1],
             first + second + third,
-            "`MRotaryEmbedding`: angles of a position, and those of its sections",
+            "`MRotaryEmbedding`: the angles of a position and of its sections",
         )
         t.check(
             positions.shape,
@@ -110,7 +110,7 @@ class MRotaryEmbedding:
                 f"`MRotaryEmbedding` with position_ids {ids}, mrope_section={sections} and "
                 f"mrope_layout={a.mrope_layout}",
                 code="OCC0107",
-                help="positions are `[3, batch, sequence]`, with three sections, in layout 0 or 1",
+                help="positions must be `[3, batch, sequence]`, with three sections, in layout 0 or 1",
             )
         angles = (b.section_angles(v, positions, sections=sections, turns=a.mrope_layout == 1) for v in (cos, sin))
         heads = a.num_heads

@@ -91,7 +91,7 @@ class LinearAttentionGate:
         if a.n_results == 1:
             return decay
         if rate is None:
-            raise Invalid("`LinearAttentionGate` gives beta of no operand `b`")
+            raise Invalid("`LinearAttentionGate` has a result beta without the operand `b`")
         return decay, b.Sigmoid(rate)
 
 

@@ -23,7 +23,7 @@ class ExpandDims:
     def composite(b, x, axis, *, a):
         known = static_elements(axis)
         if known is None or len(known) != 1 or not isinstance(known[0], int):
-            raise Invalid("an `axis` that is no known number", code="OCC0107")
+            raise Invalid("an `axis` that is not constant", code="OCC0107")
         return b.Unsqueeze(x, b.constant(np.array(known, np.int64)))
 
 

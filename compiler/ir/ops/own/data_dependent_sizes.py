@@ -147,7 +147,7 @@ class ExpandedShape:
             return equal(n, 1) | equal(s, 1) | equal(n, s)
 
         if given:
-            t.check([rank], fits, f"{show_shape(x.shape)} does not broadcast to the shape that is asked for")
+            t.check([rank], fits, f"{show_shape(x.shape)} does not broadcast to the requested shape")
         return t.map([rank], lambda j: where(equal(asked(j), 1), pick(own, j), asked(j)) if given else pick(own, j))
 
 
@@ -236,13 +236,13 @@ class ReshapedShape:
         shown = show_shape(x.shape)
         t.check([rank], lambda j: asked(j) >= -1, f"{shown} cannot have a negative extent")
         t.check([], lambda: open_(rank - 1) <= 1, "more than one -1 in the shape")
-        unclear = "a shape with -1 beside an extent of 0, which any number fits"
+        unclear = "a shape with -1 and an extent of 0, which is ambiguous"
         t.check([], lambda: equal(open_(rank - 1), 0) | not_equal(known(rank - 1), 0), unclear)
         filled = where(equal(open_(rank - 1), 0), literal(1, I64), rest)
         t.check(
             [],
             lambda: equal(known(rank - 1) * filled, total),
-            f"{shown} has another number of elements than is asked for",
+            f"{shown} has a different number of elements than requested",
         )
         return t.map([rank], lambda j: where(equal(asked(j), -1), rest, asked(j)), name="shape")
 

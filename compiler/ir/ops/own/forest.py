@@ -31,7 +31,7 @@ class Forest:
     def body(t, x, features, splits, links, weights, *, a):
         rows, (count, width) = x.shape[0], weights.shape
         if lower(x.shape[1] - a.features) < 0:
-            t.check([], lambda: wrap(a.features) <= wrap(x.shape[1]), "a node looks at a feature that is not there")
+            t.check([], lambda: wrap(a.features) <= wrap(x.shape[1]), "a node tests a feature that does not exist")
         if a.missing:
             x = _with_missing(t, x)
         last = literal(count - 1, I32)  # clamps positions, at no cost

@@ -72,7 +72,7 @@ class Strassen:
         _, k2, n2 = u.shape
         half, width, nb = a.rows, a.width, len(batch)
         if k != 2 * k2 or n2 % width:
-            raise Invalid(f"`strassen`: f32[{m}, {k}] does not go with f32[4, {k2}, {n2}] and panels of {width}")
+            raise Invalid(f"`strassen`: f32[{m}, {k}] does not fit f32[4, {k2}, {n2}] and panels of {width}")
         blocks = ceildiv(m, 2 * half)
 
         def left(*i):

@@ -50,7 +50,7 @@ def decode_variant(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     out = f.by_role.get(ATTENTION["out"])
     found = _copies(f, machine) if out is not None and made_by(f, out.name) == attention.__name__ else None
     if found is None or isinstance(found.queries, int) or (test := AtMost(found.queries, _FEW).simplest).always:
-        return Declined(f"it is no `attend` of a symbolic number of queries that may be {_FEW} or less")
+        return Declined(f"it is not an `attend` of a symbolic number of queries that may be {_FEW} or less")
     out, again = found.out, found.again
     made = [replace(d, variant=1) if d.stage == out.name else d for d in found.schedule]
     both = replace(out, expr=where(binary("le", wrap(test.left), wrap(test.right)), again.expr, out.expr))
@@ -71,7 +71,7 @@ def decode_attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """
     found = _copies(f, machine)
     if found is None or not isinstance(found.queries, int) or (isinstance(found.keys, int) and found.keys < _SHORT):
-        return Declined(f"it is no `attend` of {_FEW} queries or less and {_SHORT} keys or more")
+        return Declined(f"it is not an `attend` of {_FEW} queries or less and {_SHORT} keys or more")
     kept = [s for s in f.stages if s.name not in found.names and s is not found.out]
     return replace(f, stages=(*kept, *found.stages, found.again), schedule=tuple(found.schedule))
 

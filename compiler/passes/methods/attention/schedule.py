@@ -28,7 +28,7 @@ def clamp_attention(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
     """
     parts = stages_by_role(f, ATTENTION)
     if parts is None:
-        return Declined("it is no `attend`")
+        return Declined("it is not an `attend`")
     row, column = parts["exp"].axes[-2:]
     edits = [
         (parts["query"].name, None, -2, row.extent),
@@ -65,7 +65,7 @@ def attention(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """
     parts = stages_by_role(f, ATTENTION)
     if parts is None or parts["exp"].axes[-2].extent == 1:
-        return Declined("it is no `attend`, or one of a single query")
+        return Declined("it is not an `attend`, or one of a single query")
     facts = facts_of(f, machine)
     return facts.scheduled(_Attention(facts, parts).directives())
 

@@ -35,7 +35,7 @@ def block_product(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     few, many = by_rows(f)
     parts = None if few is None else block_product_stages(few)
     if parts is None and many is None:
-        return Declined("it is no `block_matmul`")
+        return Declined("it is not a `block_matmul`")
     if not machine.has_horizontal_add:  # with vectors, Halide 21 fails an LLVM assertion or computes wrong results
         return by_rules((FALLBACK,), f, machine, Log())
     variants: list[_Variant | UnpackedProduct] = []

@@ -24,7 +24,7 @@ def deform_conv(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     tables = [r for r in facts.roots if r is not s and isinstance(r, TeStage)]
     depth = len(tables[0].axes) - 1 if tables else 0
     if not isinstance(s, TeStage) or s.role != SAMPLES or depth < 1 or len(tables) != len(facts.roots) - 1:
-        return Declined("it is no sum of samples of a deformable convolution")
+        return Declined("it is not a sum of samples of a deformable convolution")
     out = StageSchedule(s)
     loops = out.axes[:depth]
     vectorise(out, s, facts, outer=depth)

@@ -18,7 +18,7 @@ def strassen(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     facts = facts_of(f, machine)
     parts, root = stages_by_role(f, STRASSEN), f.stages[-1]
     if parts is None or not isinstance(root, TeStage) or len(f.results) != 1:
-        return Declined("it is no `strassen` with what is done with its elements")
+        return Declined("it is not a `strassen` with a fused epilogue")
     return facts.scheduled(_Strassen(facts, root, parts).directives())
 
 

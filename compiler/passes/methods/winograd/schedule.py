@@ -33,7 +33,7 @@ def winograd(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     facts = facts_of(f, machine)
     parts, root = stages_by_role(f, WINOGRAD), f.stages[-1]
     if parts is None or not isinstance(root, TeStage) or len(f.results) != 1:
-        return Declined("it is no `winograd` with what is done with its elements")
+        return Declined("it is not a `winograd` with a fused epilogue")
     return facts.scheduled(_Winograd(facts, root, parts).directives())
 
 

@@ -96,7 +96,7 @@ def _place(order: Sequence[Axis], few: dict[str, int]) -> tuple[list[Axis], Axis
     for k, a in enumerate(order):
         if max_steps(few.get(x.name, x.extent) for x in order[: k + 1]) > BLOCK:
             return list(order[:k]), a
-    raise AssertionError("there are more terms than those of a block")
+    raise AssertionError("there are more terms than in one block")
 
 
 def _length(extent: Dim, most: int, unrolled: int) -> int:

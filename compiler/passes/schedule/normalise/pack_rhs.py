@@ -23,12 +23,12 @@ def pack_rhs(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     stages = [s for s in f.stages if isinstance(s, TeStage)]
     sums = [s for s in stages if isinstance(s.expr, Reduce)]
     if len(sums) != 1 or len(stages) != len(f.stages) or any(s.role for s in stages):
-        return Declined("it has not exactly one reduction, or is a method of its own")
+        return Declined("it does not have exactly one reduction, or has its own method")
     (acc,) = sums
     b = _right(acc, f)
     if b is None:
         return Declined(
-            "it is no product of two operands with many rows, or its right operand lies in the order of tiles"
+            "it is not a product of two operands with many rows, or its right operand is already in tile order"
         )
     packed, read = _packed(acc, b, f, 2 * machine.lanes(max(element_bits(acc), 32)))
     tiled = replace(acc, expr=transform(acc.expr, lambda n: read if n == b else None))

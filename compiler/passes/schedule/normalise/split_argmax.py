@@ -32,7 +32,7 @@ def split_argmax(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
 def _is_place(e: Expr, params: set[str]) -> bool:
     if not isinstance(e, Reduce) or e.kind not in ("argmax", "argmin"):
         return False
-    along = Index(e.axes[0].name) in walk(e.body)  # an axis of one element is no index
+    along = Index(e.axes[0].name) in walk(e.body)  # an axis of one element is not an index
     return along and isinstance(e.body, Load) and e.body.source in params
 
 

@@ -65,7 +65,7 @@ def _stages(f: TeFunc) -> TeFunc:
 
 
 def _widened(s: AnyStage) -> TeStage:
-    assert isinstance(s, TeStage), "what scatters writes in its own type"
+    assert isinstance(s, TeStage), "a scatter writes in its own type"
     return replace(s, expr=cast(F32, s.expr))
 
 

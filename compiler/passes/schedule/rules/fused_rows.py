@@ -34,7 +34,7 @@ def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     if not isinstance(s, TeStage) or len(facts.f.results) != 1:
         return Declined("it has several results, or writes at computed positions")
     if isinstance(f, Part) and f.is_intermediate and isinstance(s.expr, Reduce):
-        return Declined("it is a reduction alone, which later stages read")
+        return Declined("it is only a reduction, which later stages read")
     others = [
         r
         for r in facts.f.stages
@@ -42,7 +42,7 @@ def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     ]
     same = all(isinstance(r, TeStage) and same_axes(s, r) for r in others)
     if same and (len(others) < 2 or not isinstance(window_loops(s, facts), Declined)):
-        return Declined("it is reductions and what is done with them, for which other rules do better")
+        return Declined("it is reductions with an epilogue, for which other rules are better")
     if _is_product(others, facts) or any(isinstance(r, TeStage) and r.role == WINDOW_ROWS for r in others):
         return Declined("it is a product, or a window in planes")
     if any(is_fold(r) for r in others):  # inside an update's loops, and the loops fused here are not its own

@@ -25,7 +25,7 @@ def sequential_folds(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     facts = facts_of(f, machine)
     s = facts.root
     if not is_fold(s) or not isinstance(s, TeStage) or not s.axes:
-        return Declined("it is no fold, whose steps follow each other")
+        return Declined("it is not a fold, whose steps follow each other")
     first = s.axes[0]
     read = {n.source for n in loads(s.expr)}
     inner = [p for p in facts.roots if isinstance(p, TeStage) and is_fold(p) and p.name in read and _only(p, s, facts)]
@@ -74,6 +74,6 @@ def is_fold(s: AnyStage) -> bool:
 
 
 def _only(p: TeStage, s: TeStage, facts: ScheduleFacts) -> bool:
-    """Whether `s` alone reads a stage, which is no result."""
+    """Whether `s` alone reads a stage, which is not a result."""
     readers = [r for r in facts.f.stages if any(n.source == p.name for n in loads(*r.exprs))]
     return readers == [s] and p.name not in {r.name for r in facts.f.results}

@@ -28,11 +28,11 @@ def vector_reduction(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     facts = facts_of(f, machine)
     s = facts.root
     if not isinstance(s, TeStage) or not isinstance(s.expr, Reduce) or s.expr.kind not in COMBINE or not s.axes:
-        return Declined("it is no reduction that is in memory itself")
+        return Declined("it is not a reduction that is stored in memory")
     last = s.axes[-1]
     lanes = facts.machine.lanes(max(element_bits(s), 32), last.extent)
     if not isinstance(last.extent, int) or lanes < 4 or not contiguous(s, last.name, facts):
-        return Declined("its last axis is symbolic or shorter than four, or what it reads is not contiguous along that")
+        return Declined("its last axis is symbolic or shorter than four, or its operand is not contiguous along it")
     tail = ("GuardWithIf",) if last.extent % lanes else ()  # a vector that starts earlier would add some elements twice
     start, update = StageSchedule(s), StageSchedule(s, update=1)
     *outer, x = start.axes
