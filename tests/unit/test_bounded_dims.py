@@ -125,6 +125,19 @@ def test_quotients_of_multiples_times_their_divisor_are_the_multiples():
     assert str(3 * (h // 2)) == "3*(H//2)"
 
 
+def test_rows_and_columns_of_positions_are_within_planes_that_may_be_empty():
+    """A position of a plane of `rows` by `columns` shows that neither is 0."""
+    rows, columns = dim.floordiv(dim.symbol("R") + 3, 4), dim.floordiv(dim.symbol("C") + 3, 4)
+    at = dim.symbol("at", 0, rows * columns - 1)
+    row = dim.floordiv(at, columns)
+    for inside, size in ((row, rows), (at - columns * row, columns)):
+        assert dim.lower(inside) >= 0
+        assert dim.is_positive(size - inside)
+        assert not dim.is_positive(size - 1 - inside)
+    elsewhere = dim.floordiv(dim.symbol("any"), columns)
+    assert dim.lower(elsewhere) < 0, "nothing shows that there is a column"
+
+
 def test_what_is_halved_and_doubled_needs_no_check_of_sizes():
     """A pyramid: what comes down and up again is as large as what it is added to."""
     text = """g (float[n, 2, h, w] x) => (float[n, 2, p, q] y) {

@@ -341,9 +341,12 @@ void compile(const char *name, const char *directory, const char *target) {
     if (known != generators().end()) {
         whole::fuses_multiply_adds = whole::fuses(Halide::Target(target));
         known->second();
-        for (const Function *sum : functions) {
-            if (!whole::is_long_sum(sum->func.function())) continue;
-            for (const Function *f = sum; f->host; f = f->host) whole::keep_whole(f->host->func.function(), f->loop);
+        bool has_sum = false;
+        for (const Function *f : functions) has_sum |= whole::is_long_sum(f->func.function());
+        for (const Function *made : functions) {
+            const auto &function = made->func.function();
+            if (!whole::is_long_sum(function) && !(has_sum && whole::is_unrolled_tile(function))) continue;
+            for (const Function *f = made; f->host; f = f->host) whole::keep_whole(f->host->func.function(), f->loop);
         }
         Halide::Pipeline pipeline(results);
         pipeline.add_custom_lowering_pass(new whole::Wraps());
@@ -357,7 +360,8 @@ void compile(const char *name, const char *directory, const char *target) {
         if (!settling.empty()) pipeline.add_custom_lowering_pass(new whole::Settle(settling));
         const whole::Mends mends{Halide::Target(target)};
         if (mends.needed()) pipeline.add_custom_lowering_pass(new whole::Mends(mends));
-        pipeline.compile_to({{Halide::OutputFileType::object, path}}, arguments, name, Halide::Target(target));
+        const auto linkage = Halide::LinkageType::ExternalPlusArgv;  // nobody asks a kernel for its metadata
+        pipeline.compile_to_module(arguments, name, Halide::Target(target), linkage).compile({{Halide::OutputFileType::object, path}});
         return;
     }
     Halide::Internal::ExecuteGeneratorArgs args;  // one that uses all of Halide

@@ -111,23 +111,25 @@ def _relax_quotient(d: Sym, q: Func, terms: Sequence[tuple[Monomial, int]], *, r
     """A bound of a dim with a quotient `x//b` by a size.
 
     `x - b*(x//b)` is the remainder, less than `b`; and for `x` up to `b*n - 1` the quotient is up to `n - 1`. That
-    proves that the row and column of a position are within an image.
+    proves that the row and column of a position are within an image. An image without columns has no position `x`.
     """
     x, b = q.args
-    if not (isinstance(b, Sym) and b.is_atom and isinstance(x, Sym) and lower(b) >= 1 and lower(x) >= 0):
+    if not (isinstance(b, Sym) and b.is_atom and isinstance(x, Sym) and lower(b) >= 0 and lower(x) >= 0):
         return None
     ((((by, _),), _),) = b.terms
-    if any((q, 1) not in mono for mono, _ in terms):
+    ((((of, _), *_), _), *_) = x.terms
+    most = of.hi if x.is_symbol and isinstance(of, Symbol) else None
+    below_multiple = isinstance(most, Sym) and all(by in dict(mono) for mono, _ in terms_of(most + 1))
+    if (lower(b) < 1 and not below_multiple) or any((q, 1) not in mono for mono, _ in terms):
         return None
     if all(dict(mono).get(by) == 1 for mono, _ in terms):
         left = monomial((Symbol(f"{q}%", 0, b - 1), 1))
         return _replaced(d, terms, (q, by), x - left)
     if rising:
         return _replaced(d, terms, (q,), 0)
-    ((((of, _), *_), _), *_) = x.terms
-    most = of.hi if x.is_symbol and isinstance(of, Symbol) else None
-    if most is None or isinstance(most, int) or any(by not in dict(mono) for mono, _ in terms_of(most + 1)):
+    if not below_multiple:
         return None
+    assert isinstance(most, Sym)
     return _replaced(d, terms, (q,), _without(most + 1, by) - 1)
 
 
