@@ -12,7 +12,7 @@ from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.dtype import F16
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, Select, wrap
-from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, product_in_pairs, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.reductions import neutral
@@ -244,6 +244,8 @@ class _Generator:
         body = printer.term(r.body) if r.kind == "sum" else printer.data(r.body)
         if r.kind in ("sum", "prod"):
             self._add(name, at, body, "+" if r.kind == "sum" else "*")
+            if product_in_pairs(r) is not None:
+                self._line(f"te_pairs_fit({name});")
             return
         body = body if name in self.relaxed else self._exactly(body)
         match r.kind:

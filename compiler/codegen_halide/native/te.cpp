@@ -21,6 +21,7 @@
 #include "whole_loops.h"
 #include <map>
 #include <optional>
+#include <set>
 #include <unistd.h>
 
 namespace te {
@@ -81,6 +82,7 @@ bool pitch_of_run = false;  // whether the row pitch of an operand is only known
 std::map<std::string, whole::Panel> panels;  // prefetched panels, by tensor
 whole::FetchBeyond::Distances distances;  // prefetch distances beyond the rows that are read, in bytes
 whole::Settle::Loops settling;
+std::set<std::string> fitting_pairs;
 
 std::map<std::string, void (*)()> &generators() {
     static std::map<std::string, void (*)()> known;
@@ -310,6 +312,8 @@ void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t near, int64_
     distances[{stage.function->func.name(), tensor.function->image->name()}] = {near, far};
 }
 
+void te_pairs_fit(const Func &sum) { fitting_pairs.insert(sum.function->func.name()); }
+
 void te_settle(const Func &fold, Expr steps) {
     const std::string name = fold.function->func.name();
     settling[name + ".s1." + variable_of(steps).name()] = name;
@@ -352,7 +356,7 @@ void compile(const char *name, const char *directory, const char *target) {
         pipeline.add_custom_lowering_pass(new whole::Wraps());
         if (Halide::Target(target).arch == Halide::Target::X86) {
             if (pitch_of_run && !panels.empty()) keep_order_of_instructions();
-            pipeline.add_custom_lowering_pass(new whole::BytePairs());
+            pipeline.add_custom_lowering_pass(new whole::BytePairs(fitting_pairs));
             pipeline.add_custom_lowering_pass(new whole::LaneSums());
         }
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels, Halide::Target(target)));

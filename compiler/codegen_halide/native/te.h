@@ -158,6 +158,8 @@ void te_fetch_ahead(const Func &tensor, Expr bytes), te_fetch_ahead(const Func &
 void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t near, int64_t far = 0);
 // Ends a fold after the first step that changes nothing.
 void te_settle(const Func &fold, Expr steps);
+// Each two products of bytes of a sum in 32 bits fit in 16.
+void te_pairs_fit(const Func &sum);
 
 // Generators, by name.
 

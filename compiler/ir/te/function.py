@@ -11,11 +11,13 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 
 from occ.compiler.ir.dim import Dim, upper
-from occ.compiler.ir.dtype import BOOL, I64, DType
+from occ.compiler.ir.dtype import BOOL, I16, I32, I64, DType
 from occ.compiler.ir.te.expr import (
     CALLS,
     REDUCTIONS,
     Axis,
+    Binary,
+    Cast,
     Const,
     Expr,
     Index,
@@ -202,6 +204,12 @@ def certain_loads(*exprs: Expr) -> set[Load]:
             found.add(n)
         todo += (n.cond,) if isinstance(n, Select) else children(n)
     return found
+
+
+def product_in_pairs(r: Reduce) -> Binary | None:
+    """The product in i16 of a sum in i32, or None: each two of such products sum within i16, too."""
+    body = r.body.arg if r.kind == "sum" and isinstance(r.body, Cast) and r.dtype == I32 else None
+    return body if isinstance(body, Binary) and body.op == "mul" and body.dtype == I16 else None
 
 
 def reduce_axes(e: Expr) -> tuple[Axis, ...]:

@@ -10,7 +10,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.nominal import nominal_count
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce
-from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, product_in_pairs, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import COLUMNS, PANELS
@@ -235,16 +235,12 @@ class Contraction:
 def contraction(s: TeStage, f: TeFunc) -> Contraction | None:
     """The contraction that a stage computes, or None; without elements or products there is nothing to tile."""
     r = s.expr
-    if (
-        not isinstance(r, Reduce)
-        or r.kind != "sum"
-        or not r.axes
-        or not isinstance(r.body, Binary)
-        or r.body.op != "mul"
-        or 0 in [a.extent for a in (*s.axes, *r.axes)]
-    ):
+    if not isinstance(r, Reduce) or r.kind != "sum" or not r.axes or 0 in [a.extent for a in (*s.axes, *r.axes)]:
         return None
-    x, y = (_bare(e) for e in (r.body.lhs, r.body.rhs))
+    body = product_in_pairs(r) or r.body
+    if not isinstance(body, Binary) or body.op != "mul":
+        return None
+    x, y = (_bare(e) for e in (body.lhs, body.rhs))
     if x is None or y is None:
         return None
     for a, b in ((x, y), (y, x)):

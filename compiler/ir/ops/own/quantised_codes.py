@@ -6,6 +6,8 @@ from __future__ import annotations
 from functools import reduce
 from operator import and_
 
+import numpy as np
+
 from occ.compiler.ir.dim import ceildiv
 from occ.compiler.ir.dtype import BF16, F32, I8, I16, I32, U8, DType
 from occ.compiler.ir.layout import Layout, in_panels
@@ -59,6 +61,20 @@ def _wide(t: Builder, x: Tensor, some: int) -> Tensor:
     return x if x.dtype == BF16 or some == 4 else t.map(x.shape, lambda *i: cast(I16, x[i]), name="wide")
 
 
+def pairs_fit(w: np.ndarray) -> bool:
+    """Whether products of any unsigned bytes by pairs of signed bytes, `[.., 2]`, sum within i16."""
+    wide = w.astype(np.int32)
+    most, least = np.maximum(wide, 0).sum(-1), np.minimum(wide, 0).sum(-1)
+    return w.size == 0 or (int(most.max()) * 255 < 1 << 15 and int(least.min()) * 255 >= -(1 << 15))
+
+
+def _product(acc_type: DType, x: Expr, w: Expr, *, narrow: bool) -> Expr:
+    """A product of codes, made in the type of its sum, or in i16 if `narrow` (`pairs_fit`)."""
+    if narrow:
+        return cast(acc_type, cast(I16, x) * cast(I16, w))
+    return cast(acc_type, x) * cast(acc_type, w)
+
+
 def _point(zero: Tensor) -> Expr:
     """A tensor's zero point as i32."""
     return cast(I32, zero[(0,) * zero.rank])
@@ -74,7 +90,7 @@ def _sums_in(w: Tensor) -> DType:
     tags=("contraction",),
     reads="channels",
     writes="channels",
-    own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int signed=int?",
+    own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int signed=int? narrow=int?",
 )
 class ConvDot:
     """An integer convolution with i32 sums, plus the correction `total` of each filter for zero points.
@@ -85,7 +101,8 @@ class ConvDot:
     sums are f32, and there is no `total`.
 
     If the zero point of `x` is known only at run time, it is an operand, and `total` has the sums of the filters. With
-    `signed`, codes of `x` become signed bytes, not unsigned ones, and `zero` is in terms of those.
+    `signed`, codes of `x` become signed bytes, not unsigned ones, and `zero` is in terms of those. With `narrow`, pairs
+    of products sum within i16 (`pairs_fit`), as `vpmaddubsw` adds them.
     """
 
     def weight(x, w, *_, a, lanes):
@@ -115,7 +132,8 @@ class ConvDot:
             else:
                 c, tap = i[2 + n], i[3 + n :]
                 channel, filter_ = o // each * w.shape[1] + c, w[(o, c, *tap)]
-            return cast(acc_type, padded[(batch, channel, *win.position(pos, tap))]) * cast(acc_type, filter_)
+            code = padded[(batch, channel, *win.position(pos, tap))]
+            return _product(acc_type, code, filter_, narrow=bool(getattr(a, "narrow", 0)))
 
         over = (some, w.shape[1], *taps) if grouped else (w.shape[1], *taps)
         acc = t.sum((x.shape[0], w.shape[0], *win.out), over, product, role=CONV)
@@ -151,12 +169,12 @@ class LessPoints:
         return t.map(acc.shape, lambda *i: acc[i] - sums.at(i) * points.at(i), name="centred")
 
 
-@op("matmul_dot", tags=("contraction",), reads="last", writes="last", own_attributes="signed=int?")
+@op("matmul_dot", tags=("contraction",), reads="last", writes="last", own_attributes="signed=int? narrow=int?")
 class MatmulDot:
     """An integer product `(x - zero) @ w` with i32 sums.
 
     The weight is `[K/4, 4, N]`, or in pairs `[K/2, 2, N]`; `total` has the sums of its columns. With `signed`, codes of
-    `x` become signed bytes, not unsigned ones.
+    `x` become signed bytes, not unsigned ones. With `narrow`, pairs of products sum within i16 (`pairs_fit`).
 
     For bf16 the weight is `[K/2, 2, N]`, the sums are f32, and there are neither `total` nor `zero`.
     """
@@ -174,7 +192,7 @@ class MatmulDot:
 
         def product(*i):
             *row, n, q, r = i
-            return cast(acc_type, padded[(*row, r * some + q)]) * cast(acc_type, w[r, q, n])
+            return _product(acc_type, padded[(*row, r * some + q)], w[r, q, n], narrow=bool(getattr(a, "narrow", 0)))
 
         acc = t.sum((*x.shape[:-1], w.shape[2]), (some, w.shape[0]), product, name="matmul")
         if total is None:

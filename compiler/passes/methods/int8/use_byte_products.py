@@ -11,7 +11,7 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import BF16, F32, I8, I32, I64, U8
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops.own.quantised_codes import byte_shift
+from occ.compiler.ir.ops.own.quantised_codes import byte_shift, pairs_fit
 from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
@@ -20,31 +20,49 @@ from occ.compiler.passes.methods.int8.round_operands import is_rounded
 from occ.compiler.targets.machine import Machine
 
 _LEAST = 4  # columns of a weight: fewer do not fill a vector
-_How = dict[str, int]  # attributes of a product
 _FEW = 8  # channels and filters: with fewer channels, they are not last in memory; fewer filters do not fill a vector
+
+
+@dataclass(frozen=True)
+class _Lanes:
+    """How many products of bytes a lane sums, and the attributes that say so.
+
+    Attributes:
+        some: of those for any weight.
+        how: attributes for any weight.
+        pairs: whether a weight may have fours whose pairs are summed in 16 bits, if those fit.
+    """
+
+    some: int
+    how: dict[str, int]
+    pairs: bool
+
+    def of(self, w: np.ndarray, axis: int) -> tuple[int, dict[str, int]]:
+        """`some` and the attributes for a weight whose `axis` is summed."""
+        if self.pairs and w.dtype == np.int8 and pairs_fit(np.moveaxis(_in_groups(w, axis, 2), axis + 1, -1)):
+            return 4, {**self.how, "narrow": 1}
+        return self.some, self.how
 
 
 def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ...]]:
     """The rules for integer products with `some` per lane, or as many as the machine adds at once."""
-    some, panel, how = (
-        some or machine.int8_dot_width,
-        2 * machine.lanes(32),
-        {"signed": 1} if machine.signed_bytes else {},
-    )
+    panel, signed = 2 * machine.lanes(32), machine.signed_bytes
+    in_pairs = not some and machine.int8_dot_width == 2 and not signed
+    lanes = _Lanes(some or machine.int8_dot_width, {"signed": 1} if signed else {}, in_pairs)
 
     def convolution(op: Op, rw: Rewriter) -> bool:
-        return _convolution(op, rw, some, how)
+        return _convolution(op, rw, lanes)
 
     def product(op: Op, rw: Rewriter) -> bool:
-        return _product(op, rw, some, how)
+        return _product(op, rw, lanes)
 
     def activations_dot(op: Op, rw: Rewriter) -> bool:
-        return _activations_dot(op, rw, panel, some, how)
+        return _activations_dot(op, rw, panel, lanes)
 
     return {"ConvInteger": (convolution,), "MatMulInteger": (product, activations_dot)}
 
 
-def _convolution(op: Op, rw: Rewriter, some: int, how: _How) -> bool:
+def _convolution(op: Op, rw: Rewriter, lanes: _Lanes) -> bool:
     """`ConvInteger` with a constant weight, and one group or one channel per group --> `conv_dot`."""
     x, _, zero, _ = (*op.operands, None, None)[:4]
     found = _weight(op)
@@ -58,14 +76,15 @@ def _convolution(op: Op, rw: Rewriter, some: int, how: _How) -> bool:
     b = rw.builder(op)
     window = {"auto_pad": op.a.auto_pad, "kernel_shape": w.shape[2:]}
     window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
-    around = {"group": groups, **window, **how}
     total = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
-    lanes = b.constant(_in_groups(w, 1, some) if groups == 1 else w)
+    some, how = lanes.of(w, 1) if groups == 1 else (1, lanes.how)
+    around = {"group": groups, **window, **how}
+    weight = b.constant(_in_groups(w, 1, some) if groups == 1 else w)
     if zero is None or isinstance(zero, Weight):
-        point = (0 if zero is None else int(zero.data.reshape(()))) + byte_shift(x.tensor.dtype, signed=bool(how))
-        made = b.conv_dot(x, lanes, b.constant((-point * total).astype(np.int32)), zero=point, **around)
+        point = (0 if zero is None else int(zero.data.reshape(()))) + byte_shift(x.tensor.dtype, signed="signed" in how)
+        made = b.conv_dot(x, weight, b.constant((-point * total).astype(np.int32)), zero=point, **around)
     else:
-        made = b.conv_dot(x, lanes, b.constant(total.astype(np.int32)), zero, zero=0, **around)
+        made = b.conv_dot(x, weight, b.constant(total.astype(np.int32)), zero, zero=0, **around)
     if points is not None:
         sums = _sums(x, zero, 1, w.shape[1], b)
         if any(n != 1 for n in (*w.shape[2:], *window["strides"])) or any(window["pads"]):
@@ -75,7 +94,7 @@ def _convolution(op: Op, rw: Rewriter, some: int, how: _How) -> bool:
     return True
 
 
-def _product(op: Op, rw: Rewriter, some: int, how: _How) -> bool:
+def _product(op: Op, rw: Rewriter, lanes: _Lanes) -> bool:
     """`MatMulInteger` with a constant matrix on the right --> `matmul_dot`."""
     x, _, zero, _ = (*op.operands, None, None)[:4]
     found = _weight(op, columns=True)
@@ -84,17 +103,18 @@ def _product(op: Op, rw: Rewriter, some: int, how: _How) -> bool:
     if x.tensor.dtype not in (U8, I8) or x.tensor.rank < 2 or (zero is not None and zero.tensor.size != 1):
         return False
     (w, points), b = found, rw.builder(op)
-    moved = zero is not None or byte_shift(x.tensor.dtype, signed=bool(how)) != 0
-    lanes = b.constant(_in_groups(w, 0, some))
+    moved = zero is not None or byte_shift(x.tensor.dtype, signed="signed" in lanes.how) != 0
+    some, how = lanes.of(w, 0)
+    weight = b.constant(_in_groups(w, 0, some))
     total = b.constant(w.sum(0, dtype=np.int64).astype(np.int32)) if moved else None
-    made = b.matmul_dot(x, lanes, total, zero, **how)
+    made = b.matmul_dot(x, weight, total, zero, **how)
     if points is not None:
         made = b.less_points(made, _sums(x, zero, x.tensor.rank - 1, w.shape[0], b), b.constant(points))
     rw.replace(op, [made])
     return True
 
 
-def _activations_dot(op: Op, rw: Rewriter, panel: int, some: int, how: _How) -> bool:
+def _activations_dot(op: Op, rw: Rewriter, panel: int, lanes: _Lanes) -> bool:
     """`MatMulInteger` of two activations --> `activations_dot`, with panels of `panel` columns."""
     x, y, *zeros = (*op.operands, None, None)[:4]
     if x is None or y is None or isinstance(y, Weight) or not {x.tensor.dtype, y.tensor.dtype} <= {U8, I8}:
@@ -107,7 +127,9 @@ def _activations_dot(op: Op, rw: Rewriter, panel: int, some: int, how: _How) -> 
         return False
     known = [int(z.data.reshape(())) if isinstance(z, Weight) else 0 for z in zeros]
     points = [None if isinstance(z, Weight) else z for z in zeros]
-    made = rw.builder(op).activations_dot(x, y, *points, left=known[0], right=known[1], panel=panel, some=some, **how)
+    made = rw.builder(op).activations_dot(
+        x, y, *points, left=known[0], right=known[1], panel=panel, some=lanes.some, **lanes.how
+    )
     rw.replace(op, [made])
     return True
 
@@ -230,7 +252,9 @@ class UseByteProducts(Pass):
 
     `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. VNNI multiplies and
     adds 64 bytes with one instruction: four times the f32 rate. Other x86 processors do so with half as many 16-bit
-    integers, to which codes are widened on the way: then lanes hold pairs, not fours. If there is an instruction for 32
+    integers, to which codes are widened on the way: then lanes hold pairs, not fours; but where any two products of a
+    weight fit in 16 bits, as those of 7 bits do, fours are multiplied as bytes and their pairs summed in 16 bits
+    (`narrow`). Those of ARM take signed by signed bytes (`signed`). If there is an instruction for 32
     bf16, operands that are bf16 or were rounded to it are handled the same way: twice the f32 rate.
 
     `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`

@@ -12,8 +12,8 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I16
 from occ.compiler.ir.nominal import nominal, nominal_count
 from occ.compiler.ir.te.cost import SERIAL
-from occ.compiler.ir.te.expr import Expr, Index
-from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.expr import Expr, Index, Reduce
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, product_in_pairs, reduce_axes
 from occ.compiler.ir.te.roles import CONV
 from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.te.walks import walk
@@ -206,7 +206,8 @@ def _update(acc: TeStage, c: Contraction, lanes: int, facts: ScheduleFacts) -> D
     update.vectorize(lane).unroll(vectors)
     for loop in tile:
         update.unroll(loop)
-    wanted = facts.hint.unroll or (_TWOS if c.dot and c.a.dtype == I16 else 0)
+    in_pairs = isinstance(acc.expr, Reduce) and product_in_pairs(acc.expr) is not None
+    wanted = facts.hint.unroll or (_TWOS if c.dot and (c.a.dtype == I16 or in_pairs) else 0)
     if c.order and (times := _unrolled(extent_of(acc, c.order[0]), wanted)) > 1:
         update.unroll(order[0], times)
     return update.directives

@@ -1,0 +1,91 @@
+"""Products of bytes on x86 without VNNI: in pairs of 16 bits where a weight lets them fit, exact whatever the codes are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx.reference
+import onnxruntime
+import pytest
+from machines import TARGETS, opened
+from onnx import numpy_helper
+
+import occ
+from occ.compiler.ir.ops.own.quantised_codes import pairs_fit
+
+RNG = np.random.default_rng(5)
+WITHOUT_VNNI = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
+CASES = {
+    "product": ("({x}[m, 45] x) => (int32[m, 33] y) {{ y = MatMulInteger (x, w, z) }}", (7, 45), (45, 33)),
+    "row": ("({x}[1, 64] x) => (int32[1, 40] y) {{ y = MatMulInteger (x, w, z) }}", (1, 64), (64, 40)),
+    "convolution": (
+        "({x}[1, 9, 8, 7] x) => (int32[1, 12, 8, 7] y) {{ y = ConvInteger <pads = [1, 1, 1, 1]> (x, w, z) }}",
+        (1, 9, 8, 7),
+        (12, 9, 3, 3),
+    ),
+    "strided": (
+        "({x}[2, 16, 9, 9] x) => (int32[2, 20, 5, 5] y) {{ y = ConvInteger <pads = [1, 1, 1, 1], strides = [2, 2]> (x, w, z) }}",
+        (2, 16, 9, 9),
+        (20, 16, 3, 3),
+    ),
+}
+
+
+def model(case: str, dtype: type, weight: np.ndarray) -> onnx.ModelProto:
+    text = CASES[case][0].format(x=np.dtype(dtype).name)
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {text}')
+    point = np.array(131 if dtype is np.uint8 else -3, dtype)
+    held = [numpy_helper.from_array(v, k) for k, v in (("w", weight), ("z", point))]
+    made.graph.initializer.extend(held)
+    return made
+
+
+def extreme(shape: tuple[int, ...], axis: int) -> np.ndarray:
+    """Pairs along an axis whose products come to the ends of 16 bits: 127 and 1, -128 and 0, 64 twice."""
+    pairs = np.array([(127, 1), (-128, 0), (64, 64), (-64, -64), (127, -128), (0, 0)], np.int8)
+    count = shape[axis]
+    rest = tuple(n for k, n in enumerate(shape) if k != axis)
+    chosen = pairs[RNG.integers(0, len(pairs), (*rest, -(-count // 2)))].reshape(*rest, -1)[..., :count]
+    return np.ascontiguousarray(np.moveaxis(chosen, -1, axis))
+
+
+@pytest.mark.parametrize("machine", WITHOUT_VNNI)
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_sums_at_the_ends_of_their_range(dtype: type, case: str, machine: str) -> None:
+    _, shape, weight = CASES[case]
+    made = model(case, dtype, extreme(weight, 0 if len(weight) == 2 else 1))
+    built = occ.build(made, "cpu", options={"halide.target": TARGETS[machine]})
+    session = opened(built, 1)
+    ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
+    for x in (np.full(shape, ends[1]), np.full(shape, ends[0]), ends[RNG.integers(0, 2, shape)]):
+        (want,) = reference(made, x)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], want, strict=True)
+
+
+def reference(made: onnx.ModelProto, x: np.ndarray) -> Any:
+    """By onnxruntime, whose ConvInteger takes unsigned codes alone, or by the specification."""
+    if x.dtype == np.int8 and made.graph.node[0].op_type == "ConvInteger":
+        return onnx.reference.ReferenceEvaluator(made).run(None, {"x": x})
+    return onnxruntime.InferenceSession(made.SerializeToString()).run(None, {"x": x})
+
+
+@pytest.mark.parametrize(
+    ("pair", "fits"),
+    [
+        ((64, 64), True),
+        ((127, 1), True),
+        ((127, 2), False),
+        ((-128, 0), True),
+        ((-128, -1), False),
+        ((127, -128), True),
+    ],
+)
+def test_which_pairs_fit(pair: tuple[int, int], fits: bool) -> None:
+    """Against all codes: the sum of two products is within 16 bits or not."""
+    w = np.array([pair], np.int8)
+    codes = np.arange(256)
+    sums = codes[:, None] * pair[0] + codes * pair[1]
+    assert pairs_fit(w) == fits == bool(sums.min() >= -(1 << 15) and sums.max() < 1 << 15)
