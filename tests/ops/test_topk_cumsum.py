@@ -112,6 +112,36 @@ def test_top_of_a_long_axis_in_the_middle(target: str) -> None:
 
 @pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(("dtype", "largest"), [("float32", 1), ("float64", 0), ("int8", 0), ("uint64", 1)])
+@pytest.mark.parametrize(
+    ("shape", "k", "axis"),
+    [((2, 513), 513, 1), ((1025,), 1025, 0), ((1, 5000), 5000, 1), ((2, 1500, 3), 900, 1), ((2, 1024), 1024, 1)],
+)
+def test_sorted_in_runs(target: str, dtype: str, largest: int, shape: tuple[int, ...], k: int, axis: int) -> None:
+    """More than are compared with each other: one run, two, an odd number, and a last one that is not whole."""
+    session = occ.compile(model("TopK", dtype, shape, [k], axis=axis, largest=largest), target, threads=2)
+    x = values(dtype, *shape)
+    check_top(session, x, k, axis, largest=largest)
+    check_top(session, np.sort(x, axis), k, axis, largest=largest)
+    check_top(session, np.zeros_like(x), k, axis, largest=largest)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_all_of_an_axis_of_any_length(target: str) -> None:
+    """As many as there are, known when it runs: fewer than a block, several rounds of four runs, and none."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[a, n] x) => (float[a, n] y, int64[a, n] i) {
+        k = Shape <start = 1> (x)
+        y, i = TopK (x, k)
+    }"""
+    session = occ.compile(onnx.parser.parse_model(text), target)
+    for n in (0, 1, 255, 257, 1024, 1030, 5000):
+        x = values("float32", 2, max(n, 8))[:, :n]
+        x[:, ::91] = np.nan
+        check_top(session, x, n, 1, largest=1)
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("k", [0, 1, 300])
 def test_top_of_nan_none_and_all(target: str, k: int) -> None:
     session = occ.compile(model("TopK", "float32", ("n",), [k], axis=0), target)

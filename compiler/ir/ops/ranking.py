@@ -8,16 +8,19 @@ from math import isqrt
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, ceildiv, lower, maximum, upper
-from occ.compiler.ir.dtype import F32, F64, I32, I64, U32, U64, DType
+from occ.compiler.ir.dtype import I32, I64, U64
 from occ.compiler.ir.operator.ranks import same
 from occ.compiler.ir.operator.spec import op
+from occ.compiler.ir.ops.merge_sort import BLOCK, descending
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.prefix_sums import running
+from occ.compiler.ir.ops.sort_keys import sort_key, sort_keys
 from occ.compiler.ir.shape import normalize_axis
-from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, equal, literal, minimum, where, wrap
+from occ.compiler.ir.te.expr import Expr, binary, cast, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
 _FEW = 256  # elements ranked directly: each is compared with each
+_RANKED = 2 * BLOCK  # elements ordered by comparing each with each: more are sorted
 _SHORTEST = 4  # elements of a block, whose maximum is compared first
 _DIGIT = 4  # bits of a key decided at a time
 _ONE_BY_ONE = 8  # elements found one after another, each by a pass over all blocks
@@ -32,7 +35,8 @@ class TopK:
     """The k extreme elements, ties in order of position; NaN is largest.
 
     Elements have unsigned keys in the same order. The key of the k-th element is found four bits at a time, by counting
-    the elements at or above each of 16 keys. Those above it, and as many of its equals as needed, are then ranked. With
+    the elements at or above each of 16 keys. Those above it, and as many of its equals as needed, are then ranked, or
+    sorted if there are more than 512. With
     many elements, only a few are examined: each of the k is in one of the k blocks with the largest maxima.
     Up to eight elements of at most 32 bits are found one after another, each the largest below the previous one.
     """
@@ -52,9 +56,14 @@ class TopK:
             if upper(n) > _LAST:
                 t.check([], lambda: wrap(n) <= _LAST, "`TopK` supports at most 2**32 - 1 elements")
             return _one_by_one(t, x, axis, k, largest=bool(a.largest))
-        keys = _keys(t, x, largest=bool(a.largest))
+        keys = sort_keys(t, x, largest=bool(a.largest))
         positions = _candidates(t, keys, axis, k)
         chosen = t.map(positions.shape, lambda *i: keys[_put(i, axis, positions[i])], name="chosen")
+        if upper(positions.shape[axis]) > _RANKED:
+            sorted_ones = descending(t, chosen, axis)
+            shape = tuple(k if j == axis else d for j, d in enumerate(x.shape))
+            indices = t.map(shape, lambda *i: positions[_put(i, axis, sorted_ones[i])], name="indices")
+            return t.map(shape, lambda *i: x[_put(i, axis, indices[i])], name="values"), indices
         ranks = _ranks(t, chosen, axis)
         order = _scattered(t, x.shape, axis, k, chosen.shape, lambda *u: cast(I64, ranks[u]), lambda *u: positions[u])
         indices = t.map(order.shape, lambda *i: order[i], name="indices")
@@ -63,34 +72,6 @@ class TopK:
 
 def _put(i: tuple[Expr, ...], axis: int, position: Expr) -> tuple[Expr, ...]:
     return (*i[:axis], position, *i[axis + 1 :])
-
-
-def _keys(t: Builder, x: Tensor, *, largest: bool) -> Tensor:
-    """Unsigned integers that sort like the elements; equal elements, and all NaNs, have equal ones."""
-    return t.map(x.shape, lambda *i: _key(x[i], largest=largest), name="keys")
-
-
-def _key(x: Expr, *, largest: bool) -> Expr:
-    """An unsigned integer that sorts like the element; equal elements, and all NaNs, have equal ones."""
-    unsigned = U64 if x.dtype.bits == 64 else U32
-    made = _of_float(x, unsigned) if x.dtype.is_float else _of_integer(x, unsigned)
-    return made if largest else call("not", made)
-
-
-def _of_integer(x: Expr, unsigned: DType) -> Expr:
-    if x.dtype.kind == "u":
-        return cast(unsigned, x)
-    signed = cast(I64 if unsigned == U64 else I32, x)
-    return binary("xor", Bitcast(signed, unsigned), literal(1 << (unsigned.bits - 1), unsigned))
-
-
-def _of_float(x: Expr, unsigned: DType) -> Expr:
-    """The bits of a number, with the sign bit set for positive ones, and inverted for negative ones."""
-    wide = cast(F64 if unsigned == U64 else F32, x)
-    bits = Bitcast(where(equal(wide, 0), literal(0, wide.dtype), wide), unsigned)  # -0 is 0
-    sign = literal(1 << (unsigned.bits - 1), unsigned)
-    ordered = where(bits >= sign, call("not", bits), binary("or", bits, sign))
-    return where(call("isnan", wide), literal((1 << unsigned.bits) - 1, unsigned), ordered)
 
 
 def _candidates(t: Builder, keys: Tensor, axis: int, k: Dim) -> Tensor:
@@ -183,7 +164,7 @@ def _one_by_one(t: Builder, x: Tensor, axis: int, k: int, *, largest: bool) -> t
 
     def numbered(*i: Expr) -> Expr:
         at = i[axis]
-        key = _key(x[_put(i, axis, minimum(at, wrap(n - 1)))], largest=largest)
+        key = sort_key(x[_put(i, axis, minimum(at, wrap(n - 1)))], largest=largest)
         number = binary("or", binary("shl", cast(U64, key), literal(32, U64)), cast(U64, wrap(_LAST) - at))
         return where(at < wrap(n), number, literal(0, U64))
 

@@ -27,6 +27,7 @@ from occ.compiler.passes.schedule.rules.resample import resample
 from occ.compiler.passes.schedule.rules.scattered_rows import scattered_rows
 from occ.compiler.passes.schedule.rules.sequential_folds import sequential_folds
 from occ.compiler.passes.schedule.rules.transpose_tiles import transpose_tiles
+from occ.compiler.passes.schedule.rules.vector_folds import vector_folds
 from occ.compiler.passes.schedule.rules.vector_reduction import vector_reduction
 from occ.compiler.passes.schedule.rules.window import window
 from occ.compiler.passes.schedule.variants.full_tiles import full_tile_planes, full_tile_rows, full_vectors
@@ -49,6 +50,7 @@ RULES = (
         (
             fused_rows,
             sequential_folds,
+            vector_folds,
             depthwise_planes,
             packed_contraction,
             planar_window,
