@@ -11,6 +11,7 @@ from occ.compiler.passes.layout.layout_activations import LayoutActivations
 from occ.compiler.passes.layout.layout_weights import LayoutWeights
 from occ.compiler.passes.layout.narrow_weights import NarrowWeights
 from occ.compiler.passes.layout.place_joins import PlaceJoins
+from occ.compiler.passes.layout.share_tied_weights import ShareTiedWeights
 from occ.compiler.passes.layout.use_joins import UseJoins
 from occ.compiler.passes.layout.widen_weights import WidenWeights
 from occ.compiler.passes.lower.generalize_sizes import GeneralizeSizes
@@ -44,6 +45,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             UseBlockProducts(rounded=options.precision == "int8"),
             UseByteProducts(),
             *((UseStrassen(everywhere=options.strassen == "on"),) if options.strassen != "off" else ()),
+            ShareTiedWeights(),
             UseJoins(),
             Fuse(lazy_transpose=True),
         ),

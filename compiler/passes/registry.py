@@ -40,6 +40,7 @@ from occ.compiler.passes.layout.layout_activations import LayoutActivations
 from occ.compiler.passes.layout.layout_weights import LayoutWeights
 from occ.compiler.passes.layout.narrow_weights import NarrowWeights
 from occ.compiler.passes.layout.place_joins import PlaceJoins
+from occ.compiler.passes.layout.share_tied_weights import ShareTiedWeights
 from occ.compiler.passes.layout.use_joins import UseJoins
 from occ.compiler.passes.layout.widen_weights import WidenWeights
 from occ.compiler.passes.lower.generalize_sizes import GeneralizeSizes
@@ -88,6 +89,7 @@ _PASSES: tuple[type[Pass], ...] = (
     LayoutWeights,
     NarrowWeights,
     PlaceJoins,
+    ShareTiedWeights,
     UseJoins,
     WidenWeights,
     LowerTe,

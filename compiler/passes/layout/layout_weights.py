@@ -18,6 +18,8 @@ from occ.compiler.passes.base import Context, Pass
 class LayoutWeights(Pass):
     """Packs weights at compile time in the layout of their operator: panels, or channels last for depthwise ones.
 
+    A Gather of the same weight reads what is packed.
+
     `Conv(%x, @w : f32[64,3,7,7])` --> `Conv(%x, @w.packed : f32[64,3,7,7]@Acdb32a)`
     """
 
@@ -40,6 +42,8 @@ class LayoutWeights(Pass):
                     f"{w.name}.packed", pack(w.data, layout), w.tensor.with_layout(layout)
                 )
             rw.replace_operand(op, 1, packed[w.name, layout])
+            for reader, k in [use for use in w.uses if use[0].name == "Gather" and use[1] == 0]:
+                rw.replace_operand(reader, k, packed[w.name, layout])
             m.release_weight(w)
         m.drop_unused_weights()
         ctx.hits["layout-weights"] += len(packed)

@@ -11,6 +11,7 @@ import numpy as np
 from occ.compiler.ir.dim import product
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass
 
@@ -35,21 +36,26 @@ class NarrowWeights(Pass):
 
     def run(self, m: Module, ctx: Context) -> bool:
         half = ctx.machine.has_f16c
-        narrow = 0
+        rw, narrow = Rewriter(m), 0
         for w in list(m.weights.values()):
             if w.data.size < self.least or not _is_streamed(w) or (data := narrowed(w.data, f16=half)) is None:
                 continue
-            m.exchange_weight(w, m.add_weight(f"{w.name}.{'f16' if data.dtype == np.float16 else 'bf16'}", data))
+            made = m.add_weight(f"{w.name}.{'f16' if data.dtype == np.float16 else 'bf16'}", data)
+            for op in [op for op, _ in w.uses if op.name == "Gather"]:
+                b = rw.builder(op)
+                rw.replace(op, [b.Cast(b.Gather(made, op.inputs[1], axis=op.a.axis), to=w.tensor.dtype)])
+            m.exchange_weight(w, made)
             narrow += 1
         ctx.hits["narrow-weights"] += narrow
         return narrow > 0
 
 
 def _is_streamed(w: Weight) -> bool:
-    """Whether a weight is only used to multiply a few rows by it."""
+    """Whether a weight is only used to multiply a few rows by it, and perhaps to gather from."""
     if w.tensor.dtype.name != "f32" or w.tensor.rank != 2 or not w.tensor.layout.is_row_major:
         return False
-    return bool(w.uses) and all(k == 1 and 1 <= _rows(op) <= _MOST_ROWS for op, k in w.uses)
+    products = [(op, k) for op, k in w.uses if op.name != "Gather" or k != 0]
+    return bool(products) and all(k == 1 and 1 <= _rows(op) <= _MOST_ROWS for op, k in products)
 
 
 def _rows(op: Op) -> int:
