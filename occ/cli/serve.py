@@ -82,13 +82,10 @@ def command(
         if len(models) != 1:
             raise click.UsageError("a language model must be the only one")
         settings = {"parallel": parallel, "waiting": max_waiting, "api_key": api_key, "origins": cors}
+        settings["max_request"] = max_request << 20
         how = {"threads": threads, "capacity": capacity, "several": parallel > 1 and draft is None, "adapter": adapter}
-        how |= {
-            "draft": draft,
-            "draft_tokens": draft_tokens,
-            "target": target,
-            "options": pairs(given, "-C", keys=True),
-        }
+        how |= {"draft": draft, "draft_tokens": draft_tokens, "target": target}
+        how |= {"options": pairs(given, "-C", keys=True)}
         _serve_language_model(models[0], host, port, settings, how)
         return
     if adapter is not None or draft is not None:

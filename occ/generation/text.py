@@ -201,7 +201,16 @@ class TextStream:
         if found:
             self.ended, self._held = True, ""
             return text[: min(found)]
-        starts = (n for s in self._stop for n in range(1, len(s)) if text.endswith(s[:n]))
-        end = len(text) if final else len(text) - max(starts, default=0)
+        end = len(text) if final else min((_beginning(text, s) for s in self._stop), default=len(text))
         self._held = text[end:]
         return text[:end]
+
+
+def _beginning(text: str, stop: str) -> int:
+    """Where a text begins that may be completed to `stop`, at the end of `text`."""
+    at = max(len(text) - len(stop) + 1, 0)
+    while (at := text.find(stop[0], at)) >= 0:
+        if stop.startswith(text[at:]):
+            return at
+        at += 1
+    return len(text)

@@ -19,7 +19,8 @@ def model(matrix: np.ndarray, batch: str | int) -> onnx.ModelProto:
     held = {"matrix": matrix, "last": np.array(-1)}
     n = helper.make_node
     nodes = [
-        n("Gather", ["matrix", "ids"], ["rows"]), n("Tanh", ["rows"], ["mixed"]), n("Gather", ["mixed", "last"], ["one"], axis=1),
+        n("Gather", ["matrix", "ids"], ["rows"]), n("Tanh", ["rows"], ["mixed"]),
+        n("Gather", ["mixed", "last"], ["one"], axis=1),
         n("Transpose", ["matrix"], ["head"], perm=[1, 0]), n("MatMul", ["one", "head"], ["logits"]),
     ]  # fmt: skip
     value, f32 = helper.make_tensor_value_info, TensorProto.FLOAT

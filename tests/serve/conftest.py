@@ -28,7 +28,9 @@ def served(lm: occ.LanguageModel) -> Iterator[Served]:
 
     from occ.serve.openai.app import ServerSettings, create_app
 
-    settings = ServerSettings("tiny", parallel=3, waiting=100, api_key=KEY, origins=["http://page.example"])
+    settings = ServerSettings(
+        "tiny", parallel=3, waiting=100, api_key=KEY, origins=["http://page.example"], max_request=8 << 20
+    )
     made = Served(create_app(settings, lambda: lm))
     made.wait()
     yield made

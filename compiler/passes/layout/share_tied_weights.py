@@ -20,12 +20,13 @@ _PIECE = 1024  # rows compared at a time
 
 @dataclass(frozen=True)
 class ShareTiedWeights(Pass):
-    """Stores a table that is the transpose of a product's weight once: a Gather of its rows reads columns of the weight.
+    """Stores a table once that is the transpose of a product's weight: a Gather of its rows reads columns.
 
     A language model multiplies by its embedding at the end. A row is a small part of what the product reads, in
     whatever order its elements are.
 
-    `%x = Gather(@t, %i) {axis=0}  %y = MatMul(%h, @w)` with `w = t^T` --> `%c = Gather(@w, %i) {axis=1}`, `%x = Transpose(%c)`
+    `%x = Gather(@t, %i) {axis=0}  %y = MatMul(%h, @w)` with `w = t^T` -->
+    `%c = Gather(@w, %i) {axis=1}  %x = Transpose(%c) {perm=[1, 0]}  %y = MatMul(%h, @w)`
     """
 
     least: int = 1 << 16  # elements of a table

@@ -1,8 +1,7 @@
-"""The server as an ASGI application: routes, errors, keys and limits."""
+"""The server as an ASGI application: routes, keys and limits."""
 
 import asyncio
 import hmac
-import json
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -10,18 +9,17 @@ from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
-from fastapi.exceptions import RequestValidationError
 from fastapi.middleware.cors import CORSMiddleware
 from fastapi.responses import JSONResponse, Response
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from occ.generation.batch_scheduler import QueueIsFull
 from occ.generation.embedding import TextEncoder
 from occ.generation.language_model import LanguageModel
 from occ.generation.text import Tokenizer
 from occ.runtime.errors import RunError
 from occ.serve.openai.encoders import EncoderService
+from occ.serve.openai.errors import ErrorResponse, add_errors
 from occ.serve.openai.metrics import Metrics
 from occ.serve.openai.protocol import (
     ChatRequest,
@@ -46,6 +44,7 @@ class ServerSettings:
         waiting: maximum waiting requests; more are answered with 429.
         api_key: required from clients; empty for none.
         origins: allowed web page origins, for CORS; `*` for all.
+        max_request: bytes of a request's body; larger ones are answered with 413.
     """
 
     name: str
@@ -53,16 +52,7 @@ class ServerSettings:
     waiting: int = 256
     api_key: str = ""
     origins: Sequence[str] = ()
-
-
-class _Error(JSONResponse):
-    """An error in the form of OpenAI's API, in ASCII: quoted input may be invalid text."""
-
-    def __init__(self, status: int, message: str, code: str | None = None, kind: str = "invalid_request_error") -> None:
-        super().__init__({"error": {"message": message, "type": kind, "param": None, "code": code}}, status)
-
-    def render(self, content: Any) -> bytes:
-        return json.dumps(content).encode()
+    max_request: int = 256 << 20
 
 
 class State:
@@ -130,7 +120,7 @@ def create_app(
         made.add_middleware(
             CORSMiddleware, allow_origins=list(settings.origins), allow_methods=["*"], allow_headers=["*"]
         )
-    _add_errors(made)
+    add_errors(made)
     _add_routes(made, settings, state, metrics)
     return made
 
@@ -156,7 +146,7 @@ _OPEN = ("/health", "/metrics")  # without a key, for probes
 
 
 class Gate:
-    """Checks keys, answers 503 while there is no model, and counts: an ASGI middleware."""
+    """Checks keys and sizes, answers 503 while there is no model, and counts: an ASGI middleware."""
 
     def __init__(self, app: ASGIApp, settings: ServerSettings, state: State, metrics: Metrics) -> None:
         self._app, self._settings, self._state, self._metrics = app, settings, state, metrics
@@ -176,11 +166,30 @@ class Gate:
 
         try:
             refused = _refused(Request(scope), self._settings, self._state)
-            await (refused or self._app)(scope, receive, sent)
+            await (refused or self._app)(scope, _limited(receive, self._settings.max_request), sent)
         finally:
             path = scope["path"] if status != 404 else "other"
             self._metrics.requests.labels(path, str(status)).inc()
             self._metrics.seconds.observe(time.perf_counter() - begun)
+
+
+def _limited(receive: Receive, most: int) -> Receive:
+    """Receives at most so many bytes of a body, whatever its header says.
+
+    Raises:
+        HTTPException: 413 there are more.
+    """
+    left = most
+
+    async def limited() -> Message:
+        nonlocal left
+        message = await receive()
+        left -= len(message.get("body", b""))
+        if left < 0:
+            raise HTTPException(413, f"the body is larger than {most >> 20} MiB")
+        return message
+
+    return limited
 
 
 def _refused(request: Request, settings: ServerSettings, state: State) -> Response | None:
@@ -189,41 +198,14 @@ def _refused(request: Request, settings: ServerSettings, state: State) -> Respon
     if settings.api_key:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
         if not hmac.compare_digest(given.encode(), settings.api_key.encode()):
-            return _Error(401, "the API key is missing or wrong", "invalid_api_key", "authentication_error")
+            return ErrorResponse(401, "the API key is missing or wrong", "invalid_api_key", "authentication_error")
+    length = request.headers.get("content-length", "")
+    if length.isdecimal() and int(length) > settings.max_request:
+        return ErrorResponse(413, f"the body is larger than {settings.max_request >> 20} MiB", "request_too_large")
     if state.service is None:
         why = "the model could not be built" if state.failure else "the model is being built"
-        return _Error(503, why, "model_not_ready", "server_error")
+        return ErrorResponse(503, why, "model_not_ready", "server_error")
     return None
-
-
-def _add_errors(app: FastAPI) -> None:
-    @app.exception_handler(RunError)
-    async def refused(_: Request, e: RunError) -> Response:  # pyright: ignore[reportUnusedFunction]
-        return _Error(400, f"{e.message} ({e.help})" if e.help else e.message, e.code)
-
-    @app.exception_handler(QueueIsFull)
-    async def full(_: Request, e: QueueIsFull) -> Response:  # pyright: ignore[reportUnusedFunction]
-        made = _Error(429, "too many requests wait; try again later", "queue_is_full", "rate_limit_error")
-        made.headers["Retry-After"] = "1"
-        return made
-
-    @app.exception_handler(RequestValidationError)
-    async def misread(_: Request, e: RequestValidationError) -> Response:  # pyright: ignore[reportUnusedFunction]
-        first = e.errors()[0]
-        place = ".".join(str(x) for x in first["loc"][1:])
-        return _Error(400, f"{place}: {first['msg']}".removeprefix(": "))
-
-    @app.exception_handler(HTTPException)
-    async def other(_: Request, e: HTTPException) -> Response:  # pyright: ignore[reportUnusedFunction]
-        return _Error(e.status_code, str(e.detail))
-
-    @app.exception_handler(Exception)
-    async def failed(_: Request, e: Exception) -> Response:  # pyright: ignore[reportUnusedFunction]
-        return _Error(500, f"the server failed: {type(e).__name__}", None, "server_error")
-
-    @app.exception_handler(RecursionError)
-    async def nested(_: Request, e: RecursionError) -> Response:  # pyright: ignore[reportUnusedFunction]
-        return _Error(400, "the body is nested too deeply")
 
 
 def _add_routes(app: FastAPI, settings: ServerSettings, state: State, metrics: Metrics) -> None:
@@ -252,7 +234,7 @@ def _add_routes(app: FastAPI, settings: ServerSettings, state: State, metrics: M
         return (
             JSONResponse(one)
             if name == settings.name
-            else _Error(404, f"there is no model `{name}`", "model_not_found")
+            else ErrorResponse(404, f"there is no model `{name}`", "model_not_found")
         )
 
     @app.post("/v1/completions")

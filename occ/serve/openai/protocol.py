@@ -13,6 +13,9 @@ _IGNORED = frozenset(
     ["metadata", "prompt_cache_key", "prompt_cache_retention", "safety_identifier", "service_tier", "store", "user"]
 )
 
+# What chat templates get from the other fields, and from the server.
+_OF_TEMPLATES = frozenset(["messages", "raise_exception", "self", "strftime_now", "tools"])
+
 
 def _encodable(text: Any) -> Any:
     """Rejects half a surrogate pair, which JSON allows and UTF-8 does not."""
@@ -31,7 +34,10 @@ class _Strict(BaseModel, extra="forbid"):
     @model_validator(mode="before")
     @classmethod
     def _without_ignored(cls, given: Any) -> Any:
-        return {k: v for k, v in given.items() if k not in _IGNORED} if isinstance(given, dict) else given
+        """Without fields that have no effect; null means that a field is not given, as in OpenAI's API."""
+        if not isinstance(given, dict):
+            return given
+        return {k: v for k, v in given.items() if v is not None and k not in _IGNORED}
 
 
 class StreamOptions(_Strict):
@@ -74,11 +80,11 @@ class Sampled(_Strict):
     seed: int | None = None
     presence_penalty: float = Field(0.0, ge=-2, le=2)
     frequency_penalty: float = Field(0.0, ge=-2, le=2)
-    logit_bias: dict[int, float] | None = None
+    logit_bias: dict[int, Annotated[float, Field(allow_inf_nan=False)]] | None = None
     top_k: int = Field(0, ge=0)
     min_p: float = Field(0.0, ge=0, le=1)
     typical_p: float = Field(1.0, gt=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0)
+    repetition_penalty: float = Field(1.0, gt=0, allow_inf_nan=False)
 
     def settings(self) -> dict[str, Any]:
         """The request's settings for `occ.generation.sampling.Sampling`."""
@@ -148,7 +154,8 @@ class Part(_Strict):
 
     type: Literal["text", "input_text", "output_text"]
     text: Text
-    annotations: list[Any] | None = None
+    annotations: list[Any] | None = None  # answers come with these two, and are given back
+    logprobs: list[Any] | None = None
 
 
 class FunctionCall(_Strict):
@@ -176,6 +183,7 @@ class Message(_Strict):
     tool_calls: list[ToolCall] | None = None
     tool_call_id: str | None = None
     reasoning_content: Text | None = None
+    annotations: list[Any] | None = None
 
 
 class Function(_Strict):
@@ -217,10 +225,13 @@ class ChatRequest(Generation):
     tools: list[Tool] | None = None
     tool_choice: Literal["none", "auto", "required"] | NamedTool | None = None
     parallel_tool_calls: bool = True
+    modalities: list[Literal["text"]] | None = None
     chat_template_kwargs: dict[str, Any] = Field(default_factory=dict[str, Any])
 
     @model_validator(mode="after")
     def _possible(self) -> "ChatRequest":
+        if own := sorted(_OF_TEMPLATES & self.chat_template_kwargs.keys()):
+            raise ValueError(f"`chat_template_kwargs` has `{own[0]}`, which templates get from elsewhere")
         if self.top_logprobs and not self.logprobs:
             raise ValueError("`top_logprobs` needs `logprobs`")
         names = [t.function.name for t in self.tools or ()]
@@ -260,14 +271,24 @@ class TextSettings(_Strict):
 
 
 class ResponseRequest(Sampled):
-    """POST /v1/responses, for text only: nothing is stored, and no tools are called."""
+    """POST /v1/responses, for text only: nothing is stored, and no tools are called.
+
+    The last fields are there for clients that send them always: they have the only value that is supported.
+    """
 
     model: str = ""
-    input: Text | list[InputMessage]
+    input: Text | Annotated[list[InputMessage], Field(min_length=1)]
     instructions: Text | None = None
     max_output_tokens: int | None = Field(None, ge=0)
     stream: bool = False
     text: TextSettings = Field(default_factory=TextSettings)
+    background: Literal[False] = False
+    include: list[Any] = Field(default_factory=list[Any], max_length=0)
+    parallel_tool_calls: bool = True
+    tool_choice: Literal["auto", "none"] = "auto"
+    tools: list[Any] = Field(default_factory=list[Any], max_length=0)
+    top_logprobs: Literal[0] = 0
+    truncation: Literal["disabled"] = "disabled"
 
 
 class TokenizeRequest(_Strict):
