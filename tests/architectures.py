@@ -217,6 +217,9 @@ def _write_metadata(w: Any, c: dict[str, Any]) -> None:
     if scaling.get("rope_type") in ("linear", "yarn"):
         w.add_rope_scaling_type(gguf.RopeScalingType(scaling["rope_type"]))
         w.add_rope_scaling_factor(scaling["factor"])
+    if scaling.get("type") == "longrope":  # Phi3MiniModel.set_gguf_parameters
+        scale = c["max_position_embeddings"] / c["original_max_position_embeddings"]
+        w.add_rope_scaling_attn_factors((1 + np.log(scale) / np.log(c["original_max_position_embeddings"])) ** 0.5)
     if "original_max_position_embeddings" in scaling | c:
         w.add_rope_scaling_orig_ctx_len((scaling | c)["original_max_position_embeddings"])
 
