@@ -54,7 +54,7 @@ def add_errors(app: FastAPI) -> None:
 
 
 def _mistake(found: Sequence[Mapping[str, Any]]) -> str:
-    """The error that is most deeply inside: where a field takes several forms, of the form that is most like it."""
+    """The most deeply nested error: if a field takes several forms, that of the form most like it."""
     deepest = max(found, key=lambda e: len(e["loc"]))
     forms = ("function-before", "list[", "constrained-", "nullable[")  # pydantic's names of forms of one field
     place = ".".join(str(x) for x in deepest["loc"][1:] if not str(x).startswith(forms))
