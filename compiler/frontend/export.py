@@ -12,6 +12,7 @@ from onnx import helper, numpy_helper
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim, Sym, rebuild
 from occ.compiler.ir.dtype import I64, DType
+from occ.compiler.ir.empty_results import DECLARED
 from occ.compiler.ir.layout import unpack
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import FuncRef, Op, Region, captured_values
@@ -140,7 +141,8 @@ class _Exporter:
         self._import(op)
         operands = op.operands[: len(op.operands) - op.attrs.get("captures", 0)]
         inputs = ["" if v is None else names.of[v] for v in operands]
-        attrs = {k: self._attr(op, v, names) for k, v in op.attrs.items() if v is not None and k != "captures"}
+        own = ("captures", DECLARED)
+        attrs = {k: self._attr(op, v, names) for k, v in op.attrs.items() if v is not None and k not in own}
         outputs = [names.add(r) for r in op.results]
         node = helper.make_node(name, inputs, outputs, domain=domain, **attrs)
         node.name = op.loc.nodes[0] if op.loc.nodes else ""

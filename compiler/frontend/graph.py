@@ -13,15 +13,18 @@ from onnx.defs import OpSchema
 from occ.compiler.diagnostics import CompileError, Invalid, Sink, shorten
 from occ.compiler.frontend.channel_blocks import read_channel_blocks
 from occ.compiler.frontend.constants import constant_array
+from occ.compiler.frontend.declared_extents import declared_extents
 from occ.compiler.frontend.device_operators import NAME as DEVICE
 from occ.compiler.frontend.device_operators import attributes_of, is_of_a_device
 from occ.compiler.frontend.external import MappedModel, ModelFolder, dense_array, tensor_array
 from occ.compiler.frontend.functions import Frame, Functions, opsets_of
 from occ.compiler.frontend.huawei import READERS, read_huawei
+from occ.compiler.frontend.node import Node
 from occ.compiler.frontend.node_checks import check_form, check_known, check_operands
 from occ.compiler.frontend.outputs import outputs_of
 from occ.compiler.frontend.signature import Overrides, Signature
-from occ.compiler.frontend.upgrade import Node, rename, upgrade
+from occ.compiler.frontend.upgrade import rename, upgrade
+from occ.compiler.ir.empty_results import DECLARED
 from occ.compiler.ir.location import Location
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
@@ -310,6 +313,8 @@ class GraphImporter:
                 self.sink.error("OCC0107", f"attribute `{shorten(attr.name)}` has no type", where=where)
             elif attr.type == AttributeProto.GRAPH:
                 regions[attr.name] = self._subgraph(attr.g, scopes)
+                if extents := declared_extents(proto, attr.g):
+                    attrs[DECLARED] = extents
             elif attr.type == AttributeProto.TENSOR:
                 attrs[attr.name] = self._guard(lambda t=attr.t: tensor_array(t, self.folder))
             else:

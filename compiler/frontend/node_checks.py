@@ -8,8 +8,8 @@ from onnx.defs import OpSchema
 
 from occ.compiler.diagnostics import Sink, closest, shorten
 from occ.compiler.frontend.huawei import READERS
+from occ.compiler.frontend.node import Node
 from occ.compiler.frontend.refused import REFUSED
-from occ.compiler.frontend.upgrade import Node
 from occ.compiler.ir.operator.onnx_values import attr_kind
 from occ.compiler.ir.operator.spec import FormalSignature
 from occ.compiler.ir.ops import Registry

@@ -6,50 +6,13 @@ version. Defaults that changed between versions are filled in first.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from occ.compiler.frontend.node import Node, UpgradeStep
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
-
-
-@dataclass
-class Node:
-    """A node being imported; rules change it in place.
-
-    Attributes:
-        name: operator.
-        operands: values, None where absent.
-        attrs: attributes as plain values.
-        n_results: number of results that the node names.
-        constant: creates a constant value from an array.
-        emit: adds another op before this one; returns its results.
-    """
-
-    name: str
-    operands: list[Value | None]
-    attrs: dict[str, Any]
-    n_results: int
-    constant: Callable[[np.ndarray], Value]
-    emit: Callable[[str, Sequence[Value | None], dict[str, Any]], Value]
-
-    def put(self, k: int, value: Value) -> None:
-        """Set operand `k`, with absent operands before it if necessary."""
-        self.operands += [None] * (k + 1 - len(self.operands))
-        self.operands[k] = value
-
-    def to_operand(self, attr: str, k: int, dtype: Any = np.int64) -> None:
-        """Turn an attribute into operand `k`."""
-        value = self.attrs.pop(attr, None)
-        if value is not None:
-            self.put(k, self.constant(np.asarray(value, dtype)))
-
-
-UpgradeStep = Callable[[Node], None]
 
 
 def _drop(*names: str) -> UpgradeStep:
@@ -200,6 +163,24 @@ _REDUCE18 = (
     "ReduceSumSquare",
 )  # fmt: skip
 
+
+def _max_unpool(n: Node) -> None:
+    """Positions that a MaxPool of the model found count in what it pooled, so in `output_shape`, as in onnxruntime.
+
+    ONNX's own case has those of an input count in the default shape, which is padded to `output_shape` afterwards.
+    """
+    x, indices, shape, *_ = *n.operands, None, None, None
+    maker = None if indices is None else indices.defining_op
+    if x is None or shape is None or maker is None or maker.name != "MaxPool" or indices is not maker.results[1]:
+        return
+    flat, one = n.constant(np.array([-1])), n.constant(np.zeros(1, np.float32))
+    count = n.emit("ReduceProd", [shape], {"keepdims": 1})
+    zeros = n.emit("Expand", [n.emit("CastLike", [one, x], {}), count], {})
+    rows = [n.emit("Reshape", [v, flat], {}) for v in (indices, x)]
+    n.operands = [n.emit("ScatterElements", [zeros, *rows], {"axis": 0}), shape]
+    n.name, n.attrs = "Reshape", {}
+
+
 # operator -> ((version, rule), ...): the rule applies to nodes whose schema is older than the version
 RULES: dict[str, tuple[tuple[int, UpgradeStep], ...]] = {
     **dict.fromkeys(_BROADCAST, ((7, _legacy_broadcast),)),
@@ -214,6 +195,7 @@ RULES: dict[str, tuple[tuple[int, UpgradeStep], ...]] = {
     "GridSample": ((20, _grid_sample),),
     "GroupNormalization": ((21, _group_norm18),),
     "Hardmax": ((13, _flat_softmax),),
+    "MaxUnpool": ((99, _max_unpool),),
     "LogSoftmax": ((13, _flat_softmax),),
     "PRelu": ((6, _drop("consumed_inputs")), (7, _prelu)),
     "Pad": ((11, _pad),),

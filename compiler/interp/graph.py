@@ -14,6 +14,8 @@ from occ.compiler.ir.build_te import build_te, is_literal
 from occ.compiler.ir.builder import GraphBuilder, expand_composite
 from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.dim import Sym, evaluate, symbols
+from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.empty_results import empty_shapes
 from occ.compiler.ir.kernel import CKernel, library_of
 from occ.compiler.ir.module import Constraint, Func, Module
 from occ.compiler.ir.op import Op, Region
@@ -121,14 +123,13 @@ class Interpreter:
     def _control(self, op: Op, reads: list[Any], dims: Dims) -> list[Any]:
         a = _attrs(op)
         n_operands, n_captures = len(reads), op.attrs["captures"]
-        shapes = [_empty(r, dims) for r in op.results]
         match op.name:
             case "Loop":
                 a.n_carried = n_operands - 2 - n_captures
-                a.empty = shapes[a.n_carried :]
+                a.empty = _empty(op, op.results[a.n_carried :], dims)
             case "Scan":
                 a.n_states = n_operands - n_captures - a.num_scan_inputs
-                a.empty = shapes[a.n_states :]
+                a.empty = _empty(op, op.results[a.n_states :], dims)
             case _:
                 a.n_inputs = n_operands - n_captures
         kind = {"SequenceMap": "map"}.get(op.name, op.name.lower())
@@ -194,12 +195,15 @@ def _take_sizes(op: Op, results: Sequence[Any], dims: Dims) -> None:
             raise RunError("OCC0503", f"node `{op.loc}` gave a size of {n} where {evaluate(d, dims)} was expected")
 
 
-def _empty(value: Value, dims: Mapping[str, int]) -> np.ndarray:
-    """The results of zero iterations; sizes that only an iteration would define are 0."""
-    if not isinstance(value.type, TensorType) or value.type.shape is None:
-        return np.empty(0, value.type.dtype.numpy if isinstance(value.type, TensorType) else np.float32)
-    known = [evaluate(d, dims) if set(symbols(d)) <= set(dims) else 0 for d in value.type.physical]
-    return np.empty(known, value.type.dtype.numpy)
+def _empty(op: Op, values: Sequence[Value], dims: Mapping[str, int]) -> list[np.ndarray]:
+    """The results of zero iterations; sizes that only an iteration would define are those that the file declares."""
+    made: list[np.ndarray] = []
+    types = [v.type if isinstance(v.type, TensorType) else TensorType(F32, None) for v in values]
+    for t, declared in zip(types, empty_shapes(op, [len(t.shape or (0,)) for t in types]), strict=True):
+        sizes = declared if t.shape is None else t.physical
+        known = [evaluate(d, dims) if set(symbols(d)) <= set(dims) else n for d, n in zip(sizes, declared, strict=True)]
+        made.append(np.empty(known, t.dtype.numpy))
+    return made
 
 
 def _call(op: Op, f: TeFunc, given: Sequence[Any], dims: Dims) -> list[Any]:

@@ -10,6 +10,8 @@ import numpy as np
 
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.dim import Dim, Sym, substitute
+from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.empty_results import empty_shapes
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.ops.own.data_dependent_sizes import is_defined_by_step
@@ -204,21 +206,21 @@ def _more(op: Op, cut: int, m: Module) -> dict[str, Any]:
             return {"text": deferred_text(op)}
         case "loop":
             n_carried = cut - 2 - op.attrs["captures"]
-            return {"n_carried": n_carried, "empty": [_empty(v) for v in op.operands[cut + n_carried :]]}
+            return {"n_carried": n_carried, "empty": _empty(op, op.operands[cut + n_carried :])}
         case "scan":
             n_states = cut - op.attrs["captures"] - op.attrs["num_scan_inputs"]
-            return {"n_states": n_states, "empty": [_empty(v) for v in op.operands[cut + n_states : cut + n]]}
+            return {"n_states": n_states, "empty": _empty(op, op.operands[cut + n_states : cut + n])}
         case "map":
             return {"n_inputs": cut - op.attrs["captures"]}
         case _:
             return {}
 
 
-def _empty(value: Value | None) -> np.ndarray:
-    """The result of stacking no tensors: empty, with extents that the run defines."""
-    if value is None or not isinstance(value.type, TensorType):
-        return np.empty(0, np.float32)
-    return np.empty((0,) * len(value.type.shape or (0,)), value.type.dtype.numpy)
+def _empty(op: Op, results: Sequence[Value | None]) -> list[np.ndarray]:
+    """The results of stacking no tensors, with declared extents where only an iteration finds them."""
+    types = [v.type if v is not None and isinstance(v.type, TensorType) else TensorType(F32, (0,)) for v in results]
+    shapes = empty_shapes(op, [len(t.shape or (0,)) for t in types])
+    return [np.empty(s, t.dtype.numpy) for s, t in zip(shapes, types, strict=True)]
 
 
 def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:

@@ -87,20 +87,24 @@ def _label_encoder(given: np.dtype, a: SimpleNamespace) -> _Encoder:
     keys = _first(a.keys_tensor, a.keys_strings, a.keys_int64s, a.keys_floats)
     if keys is None:
         raise ValueError("`LabelEncoder` has no keys")
-    for values, default, dtype in (
-        (a.values_tensor, None, None), (a.values_strings, a.default_string, object),
-        (a.values_int64s, a.default_int64, np.int64), (a.values_floats, a.default_float, np.float32),
+    for values, dtype in (
+        (a.values_tensor, None), (a.values_strings, object), (a.values_int64s, np.int64), (a.values_floats, np.float32),
     ):  # fmt: skip
         if values is None:
             continue
         if dtype is None:
             dtype = object if values.dtype.kind in "OUST" else values.dtype
-            own = {"O": a.default_string, "f": a.default_float}.get(np.dtype(dtype).kind, a.default_int64)
-            default = own if a.default_tensor is None else np.asarray(a.default_tensor).reshape(-1)[0]
         if len(keys) != len(values):
             raise ValueError(f"`LabelEncoder` has {len(keys)} keys and {len(values)} values")
-        return _Encoder(keys, _table(values, default, np.dtype(dtype)), given)
+        return _Encoder(keys, _table(values, default_label(a, np.dtype(dtype)), np.dtype(dtype)), given)
     raise ValueError("`LabelEncoder` has no values")
+
+
+def default_label(a: SimpleNamespace, dtype: np.dtype) -> Any:
+    """The value of elements that are no key, for values of a type; `default_tensor` comes before the other defaults."""
+    if getattr(a, "default_tensor", None) is not None:
+        return np.asarray(a.default_tensor).reshape(-1)[0]
+    return {"O": a.default_string, "f": a.default_float}.get(dtype.kind, a.default_int64)
 
 
 def _between(given: np.dtype, strings: Sequence[str], numbers: Sequence[int], a: SimpleNamespace) -> _Encoder:

@@ -5,8 +5,10 @@ from __future__ import annotations
 
 from types import SimpleNamespace
 
+import numpy as np
+
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.dtype import F32, I64, STR, DType
+from occ.compiler.ir.dtype import F32, I64, STR, DType, from_numpy
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import data_dim
 from occ.compiler.ir.types import MapType, SequenceType, TensorType
@@ -24,12 +26,21 @@ class LabelEncoder:
         keys = [k for k in ("int64s", "floats", "strings") if getattr(a, f"keys_{k}", None) is not None]
         if keys and (x.dtype == STR) != (keys == ["strings"]):
             raise Invalid(f"`LabelEncoder` has keys_{keys[0]} for elements of type {x.dtype}", code="OCC0107")
-        return TensorType(_encoded(x.dtype, a), x.type.shape)
+        made = _encoded(x.dtype, a)
+        _check_default(made, getattr(a, "default_tensor", None))
+        return TensorType(made, x.type.shape)
+
+
+def _check_default(made: DType, default: np.ndarray | None) -> None:
+    if default is None:
+        return
+    stated = STR if default.dtype.kind in "OUST" else from_numpy(default.dtype)
+    if default.size != 1 or stated != made:
+        said = f"`default_tensor` of `LabelEncoder` has {default.size} elements of type {stated}"
+        raise Invalid(said, code="OCC0107", note=f"it is one element of the type of the values, {made}")
 
 
 def _encoded(dtype: DType, a: SimpleNamespace) -> DType:
-    from occ.compiler.ir.dtype import from_numpy
-
     if getattr(a, "classes_strings", None):  # ai.onnx.ml 1: between strings and their positions
         return I64 if dtype == STR else STR
     if a.values_tensor is not None:

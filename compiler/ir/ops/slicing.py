@@ -3,6 +3,7 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from collections.abc import Sequence
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
@@ -14,6 +15,7 @@ from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import static_dims, static_ints
 from occ.compiler.ir.shape import (
+    at_least,
     equal_dims,
     normalize_axes,
     normalize_axis,
@@ -116,12 +118,26 @@ class Pad:
             fill = literal(0, data.dtype) if constant_value is None else scalar("Pad", "constant_value", constant_value)
             return t.pad(data, before, after, fill)
         shape = [b + n + e for b, n, e in zip(before, data.shape, after, strict=True)]
+        cut, left = _cut(before, data.shape, after)
 
         def element(*i):
-            pads = zip(i, before, data.shape, after, strict=True)
-            return data[tuple(k if b == e == 0 else _mirror(k - b, n, a.mode) for k, b, n, e in pads)]
+            pads = zip(i, before, left, after, cut, strict=True)
+            return data[tuple(k if b == e == 0 else _mirror(k - b - wrap(c), n, a.mode) + c for k, b, n, e, c in pads)]
 
         return t.map(shape, element, role=PAD)
+
+
+def _cut(before: Sequence[Dim], shape: Sequence[Dim], after: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
+    """What negative pads cut off in front of each axis, and what they leave of it, which is then repeated."""
+    cut = [dim.maximum(0 - b, 0) for b in before]
+    left = [n - c - dim.maximum(0 - e, 0) for n, c, e in zip(shape, cut, after, strict=True)]
+    for n, whole, b, e in zip(left, shape, before, after, strict=True):
+        if n != whole:
+            least = dim.minimum(dim.maximum(b, 0) + dim.maximum(e, 0), 1)
+            at_least(
+                n, least, f"`pads` of `Pad` are {b} and {e} of an axis of {whole} elements: nothing is left to repeat"
+            )
+    return cut, left
 
 
 def _mirror(k: Expr, n: Dim, mode: str) -> Expr:

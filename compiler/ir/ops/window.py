@@ -15,7 +15,7 @@ from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.operator.samples import convolved, picture
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window_lanes import fits_planes, runs_along_rows
-from occ.compiler.ir.shape import assume_equal, equal_dims, equal_shapes, show_shape
+from occ.compiler.ir.shape import assume_equal, at_least, equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -218,10 +218,11 @@ def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
     for k in range(n):
         full = (x.shape[2 + k] - 1) * strides[k] + extra[k] + (taps[k] - 1) * dilations[k] + 1
         if a.output_shape or a.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
-            size: Dim = a.output_shape[-n:][k] if a.output_shape else x.shape[2 + k] * strides[k]
-            total = full - size  # negative if the stride exceeds the kernel: then zeros are added around
+            most = full - extra[k] + strides[k] - 1
+            size: Dim = _stated_extent(a.output_shape, k, most, n) if a.output_shape else x.shape[2 + k] * strides[k]
+            total = full - size  # negative if the stride exceeds the kernel: then zeros are added at the end
             half = floordiv(total, 2)
-            before.append(half if a.auto_pad == "SAME_UPPER" else total - half)
+            before.append(dim.maximum(half if a.auto_pad == "SAME_UPPER" else total - half, 0))
             after.append(total - before[-1])
             out.append(size)
         else:
@@ -230,6 +231,18 @@ def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
             after.append(pads[n + k])
             out.append(full - pads[k] - pads[n + k])
     return Window(taps, strides, dilations, tuple(before), tuple(after), tuple(out))
+
+
+def _stated_extent(output_shape: Sequence[int], k: int, most: Dim, n: int) -> int:
+    """The extent that `output_shape` states for a spatial axis; a convolution of it has the extent of the input."""
+    said = f"`output_shape` of `ConvTranspose` is {show_shape(output_shape)}"
+    if len(output_shape) not in (n, n + 2):  # early exporters list all axes
+        raise Invalid(f"{said}: it has {len(output_shape)} entries for {n} spatial axes", code="OCC0107")
+    size = output_shape[len(output_shape) - n + k]
+    if size <= 0:
+        raise Invalid(f"{said}: an extent is above 0", code="OCC0107")
+    at_least(most, size, f"{said}, and {size} elements are more than the input and the kernel reach: {most}")
+    return size
 
 
 @op("ConvTranspose", tags=("contraction",), sample=picture)

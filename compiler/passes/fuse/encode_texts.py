@@ -15,6 +15,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.hostops.ml_labels import default_label
 
 _ENCODER = "ai.onnx.ml.LabelEncoder"
 
@@ -180,8 +181,8 @@ def _label(op: Op, v: _Vocabulary) -> Value:
     keys, values = _entries(op)
     assert keys is not None, "it is a reader"
     floats = not getattr(a, "classes_strings", None) and a.values_int64s is None
-    default, dtype = (a.default_float, np.float32) if floats else (a.default_int64, np.int64)
-    return b.Gather(b.constant(v.table(keys, values, default, dtype)), v.encoded(x, op), axis=0)
+    dtype = np.dtype(np.float32 if floats else np.int64)
+    return b.Gather(b.constant(v.table(keys, values, default_label(a, dtype), dtype)), v.encoded(x, op), axis=0)
 
 
 def _category(op: Op, v: _Vocabulary) -> Value:

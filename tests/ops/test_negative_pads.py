@@ -1,0 +1,62 @@
+"""Pad with pads below 0, which cut, against onnxruntime: what is repeated is what is left."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+from building import TARGETS, model_of
+
+import occ
+
+PADS = [[-1, 2], [-2, 3], [2, -1], [-1, -1], [-3, 2], [-5, 1], [0, -4], [-2, 0]]
+MODES = ("wrap", "edge", "reflect", "constant")
+X = np.arange(1, 7, dtype=np.float32)
+
+
+def padded(mode: str, pads: list[int]):
+    node = f'y = Pad <mode = "{mode}"> (x, p)'
+    return model_of(f"g (float[6] x) => (float[n] y) {{ p = Constant <value_ints = {pads}> () {node} }}")
+
+
+def both(model, target: str):
+    runtime = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    options = {"optimize": "1"} if target == "cpu" else {}
+    return occ.compile(model, target=target, options=options), runtime
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("mode", MODES)
+def test_pads_that_are_known(mode: str, target: str) -> None:
+    for pads in PADS:
+        if mode == "reflect" and max(pads) >= len(X) + min(min(pads), 0):
+            continue  # onnxruntime reflects at most what there is
+        model = padded(mode, pads)
+        session, runtime = both(model, target)
+        np.testing.assert_array_equal(
+            session.run({"x": X})["y"], runtime.run(None, {"x": X})[0], str(pads), strict=True
+        )
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("mode", MODES)
+def test_pads_of_a_run_and_a_symbolic_size(mode: str, target: str) -> None:
+    model = model_of(f'g (float[m, n] x, int64[4] p) => (float[a, b] y) {{ y = Pad <mode = "{mode}"> (x, p) }}')
+    session, runtime = both(model, target)
+    x = np.arange(35, dtype=np.float32).reshape(5, 7)
+    for pads in ([-1, 2, 2, -3], [0, -2, -1, 2], [1, 1, 1, 1]):
+        feeds = {"x": x, "p": np.array(pads)}
+        np.testing.assert_array_equal(session.run(feeds)["y"], runtime.run(None, feeds)[0], str(pads), strict=True)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("mode", ["wrap", "edge", "reflect"])
+def test_nothing_is_left_to_repeat(mode: str, target: str) -> None:
+    options = {"optimize": "1"} if target == "cpu" else {}
+    model = padded(mode, [-6, 2])
+    with pytest.raises(occ.CompileError, match=r"OCC0202.*nothing is left to repeat"):
+        occ.compile(model, target=target, options=options)
+    model = model_of(f'g (float[n] x, int64[2] p) => (float[m] y) {{ y = Pad <mode = "{mode}"> (x, p) }}')
+    session = occ.compile(model, target=target, options=options)
+    with pytest.raises((occ.RunError, occ.CompileError), match="OCC0"):
+        session.run({"x": X, "p": np.array([-7, 9])})
