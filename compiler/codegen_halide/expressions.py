@@ -6,13 +6,28 @@ Helpers with the prefix `te_` are in native/te.h: they cover what te defines and
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from occ.compiler.codegen_halide.literals import cpp_type, dim_text, is_counted, literal_text
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, F16, F32
 from occ.compiler.ir.dtype import I64 as I64_TYPE
-from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const, Expr, Index, Load, Select, Size
+from occ.compiler.ir.te.expr import (
+    Binary,
+    Bitcast,
+    Call,
+    Carried,
+    Cast,
+    Const,
+    Expr,
+    Index,
+    Load,
+    Select,
+    Size,
+    literal,
+    where,
+)
 from occ.compiler.ir.te.index import to_dim, within
 from occ.compiler.ir.te.ranges import Ranges
 from occ.compiler.ir.te.walks import walk
@@ -62,7 +77,7 @@ class Printer:
             return self.names[id(e)]
         if is_index(e):
             return f"cast<{cpp_type(e.dtype)}>({self._number(e)})"
-        match e:
+        match e := _by_zero(e):
             case Const():
                 return literal_text(e.value, e.dtype)
             case Load():
@@ -268,6 +283,17 @@ class Printer:
         if e.dtype.name == "bf16" and e.arg.dtype.is_float:
             return f"te_to_bf16({arg})"
         return f"cast<{cpp_type(e.dtype)}>({arg})"
+
+
+def _by_zero(e: Expr) -> Expr:
+    """`x / 0.0` --> `x > 0 ? inf : x < 0 ? -inf : nan`, as Halide refuses constants of zero as divisors; others as they are."""
+    match e:
+        case Binary("div", x, Const(int() | float() as value)) if e.dtype.is_float and not value:
+            most = math.copysign(math.inf, value)
+            zero, above, below = (literal(v, e.dtype) for v in (0.0, most, -most))
+            return where(x > zero, above, where(x < zero, below, literal(math.nan, e.dtype)))
+        case _:
+            return e
 
 
 def _code_of_quotient(e: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:

@@ -22,7 +22,7 @@ LARGE = (2**31 - 1, 2**62, 2**63 - 1, -(2**31), -(2**63), -(2**63) + 1)
 
 def resize(g: Graph, op: str) -> Any:
     """By factors such as 0.4, of some axes, in any order."""
-    x = g.new(F32, (1, g.choose([1, 2]), g.choose([5, 10, 33]), g.choose([7, 30])), constant=False)
+    x = g.new(F32, (1, g.choose([1, 2]), g.choose([5, 10, 33]), g.choose([7, 30, 170])), constant=False)
     mode = g.choose(["nearest", "linear", "cubic"]) if g.opset >= 11 else g.choose(["nearest", "linear"])
     factors = [float(np.float32(g.choose(FACTORS))) for _ in range(2)]
     if any(int(n * f) < 1 for n, f in zip(g.values[x].shape[2:], factors, strict=True)):

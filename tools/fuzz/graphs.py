@@ -32,7 +32,7 @@ class Graphs:
     Attributes:
         folder: where failing cases are written.
         profiles: that take turns.
-        jit, cpu: native code of a target is made for one graph in so many.
+        jit, cpu: native code of a target is made for one graph in so many; 0 for none.
         passes: of how many targets a graph goes through the passes; they take turns.
         steer: factors of the weights of operators.
     """
@@ -56,7 +56,7 @@ class Graphs:
                 say({"outcomes": [f"not made: {e}"]})
                 continue
             self._case(case, self.ways(turn), say)
-            if turn % self.cpu == 0:
+            if self.cpu and turn % self.cpu == 0:
                 halide.append(case)
         if halide:
             self._compile(halide)
@@ -79,7 +79,7 @@ class Graphs:
         """
         every = ["cpu passes", "cpu-jit passes", "interp" if turn // 3 % 4 == 0 else "interp passes"]
         chosen = [every[(turn + k) % 3] for k in range(self.passes)]
-        if turn % self.jit:
+        if not self.jit or turn % self.jit:
             return chosen
         return [*(w for w in chosen if w != "cpu-jit passes"), "cpu-jit"]
 
