@@ -66,11 +66,13 @@ class Pass:
 
     A pass may assume a module that verifies and has the invariants of its stage, and must preserve both. A pass of a
     user has a `stage`, for which it runs after the compiler's own passes, and may restrict itself to some `targets`.
+    One that runs before types are inferred is `untyped`.
     """
 
     name: ClassVar[str] = ""
     stage: ClassVar[str] = ""
     targets: ClassVar[str] = "*"
+    untyped: ClassVar[bool] = False
 
     def run(self, m: Module, ctx: Context) -> bool:
         """Change `m` in place; returns whether anything changed.

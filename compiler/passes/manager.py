@@ -105,7 +105,8 @@ class Manager:
         ops = sum(1 for _ in m.walk()) if self.listeners else 0
         new = Counter({name: n - hits[name] for name, n in ctx.hits.items() if n != hits[name]})
         self.ran.append(Ran(len(self.ran) + 1, stage, str(p), start - self._began, end - start, changed, new, ops))
-        found = [text for _, text in zip(range(8), problems(m, types=typed), strict=False)] if self.verify else []
+        wrong = problems(m, types=typed and not p.untyped) if self.verify else ()
+        found = [text for _, text in zip(range(8), wrong, strict=False)]
         if found:
             raise self._broken(p, ctx, before, found)
         for listen in self.listeners:

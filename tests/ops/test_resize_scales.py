@@ -12,6 +12,8 @@ from building import TARGETS, model_of, reference
 
 import occ
 from occ.compiler.diagnostics import CompileError
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
 from occ.runtime.errors import RunError
 
 RNG = np.random.default_rng(0)
@@ -76,6 +78,12 @@ def test_extents(shape: str, size: int, scale: float, meant: int, exact: int) ->
     assert reference(model, {"x": x})[0].shape[2] == exact
     assert occ.compile(model, target="interp")(x)[0].shape[2] == meant
     assert occ.compile(model, target="interp", options={"resize": "exact"})(x)[0].shape[2] == exact
+
+
+def test_exact_factors_verify_before_types_are_inferred() -> None:
+    settings = Settings("interp", options={"resize": "exact"}, cache=False, verify=True)
+    made = Compilation(resize((1, 1, 0.7), "1, 2, w", 'mode = "nearest"'), settings).advance("canonical")
+    assert "exact_resize" in [op.name for op in made.walk()]
 
 
 @pytest.mark.parametrize("target", TARGETS)

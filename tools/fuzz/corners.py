@@ -6,11 +6,14 @@ the ends of their types; and operators that no other profile has.
 
 from __future__ import annotations
 
+from fractions import Fraction
+from math import floor
 from typing import Any
 
 import numpy as np
 from onnx import helper
 
+from occ.compiler.ir.fractions import shortest_fraction
 from tools.fuzz.generate import Graph
 from tools.fuzz.operators import F32, axis, fraction, operand
 from tools.fuzz.oracle import Reject
@@ -27,6 +30,17 @@ def resize(g: Graph, op: str) -> Any:
     factors = [float(np.float32(g.choose(FACTORS))) for _ in range(2)]
     if any(int(n * f) < 1 for n, f in zip(g.values[x].shape[2:], factors, strict=True)):
         raise Reject("nothing is left")
+    axes = list(zip(g.values[x].shape[2:], factors, strict=True))
+    if not all(floor(n * shortest_fraction(f)) == _product(n, f) for n, f in axes):
+        raise Reject("onnxruntime rounds the product first")
+    exact, first = (
+        all(floor(n * Fraction(f)) == _product(n, f) for n, f in axes),
+        not any(n.op_type == op for n in g.nodes),
+    )
+    if g.options and not exact:
+        raise Reject("by definition it has another extent")
+    if first and exact and g.chance(0.4):
+        g.options["resize"] = "exact"
     if g.opset < 11:
         return g.node(op, [x], mode=mode, scales=np.array([1, 1, *factors], np.float32))
     how = {"mode": mode, "coordinate_transformation_mode": g.choose(["half_pixel", "asymmetric"])}
@@ -69,6 +83,11 @@ def short_time(g: Graph, op: str) -> Any:
     if g.chance(0.5):
         reads[2:] = [g.leaf(g.rng.uniform(0.1, 1, length).astype(np.float32), True)]
     return g.node(op, reads, onesided=single)
+
+
+def _product(extent: int, factor: float) -> int:
+    """The extent of a result as onnxruntime has it, which rounds the product to f32."""
+    return int(np.float32(extent) * np.float32(factor))
 
 
 def _is_certain(

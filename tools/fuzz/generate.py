@@ -5,7 +5,7 @@ that is not valid, or whose results are not finite, is not kept.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,6 +34,7 @@ class Case:
         model: the model; dims of inputs may be symbolic.
         feeds: its inputs.
         known: every value by its ONNX name.
+        options: of all targets.
     """
 
     seed: int
@@ -41,6 +42,7 @@ class Case:
     model: ModelProto
     feeds: dict[str, np.ndarray]
     known: dict[str, np.ndarray]
+    options: Mapping[str, str] = field(default_factory=dict[str, str])
 
     @property
     def operators(self) -> Counter[str]:
@@ -57,6 +59,7 @@ class Graph:
         values: all values so far, by name.
         outer: the graph around a sub-graph.
         alone: whether every operator has operands of its own, of few elements and of each type alike.
+        options: of the case.
     """
 
     def __init__(self, rng: Generator, opset: int, outer: Graph | None = None, *, alone: bool = False) -> None:
@@ -66,6 +69,7 @@ class Graph:
         self.leaves: dict[str, str] = {}  # name -> input, initializer, or constant
         self.fixed: set[str] = set()  # inputs whose shape decides the rank of something
         self._names: Counter[str] = Counter() if outer is None else outer._names
+        self.options: dict[str, str] = {}
 
     def fresh(self, hint: str) -> str:
         """A name that nothing has."""
@@ -285,7 +289,7 @@ def assemble(seed: int, name: str, g: Graph) -> Case:
     data = [numpy_helper.from_array(g.values[n], n) for n, k in g.leaves.items() if k == "initializer" and n in read]
     ends = [helper.make_tensor_value_info(n, from_numpy(g.values[n].dtype).onnx, None) for n in outputs]
     graph = helper.make_graph(nodes, f"{name}{seed}", infos, ends, data)
-    return Case(seed, name, model_of(graph, g.opset), feeds, g.values)
+    return Case(seed, name, model_of(graph, g.opset), feeds, g.values, g.options)
 
 
 def name_nodes(nodes: Sequence[NodeProto], name: str | None) -> None:

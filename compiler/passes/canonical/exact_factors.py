@@ -22,6 +22,7 @@ class ExactFactors(Pass):
     """
 
     name: ClassVar[str] = "exact-factors"
+    untyped: ClassVar[bool] = True
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw, made = Rewriter(m), 0
