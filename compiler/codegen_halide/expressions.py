@@ -286,7 +286,7 @@ class Printer:
 
 
 def _by_zero(e: Expr) -> Expr:
-    """`x / 0.0` --> `x > 0 ? inf : x < 0 ? -inf : nan`, as Halide refuses constants of zero as divisors; others as they are."""
+    """`x / 0.0` --> `x > 0 ? inf : x < 0 ? -inf : nan`: Halide refuses constant zero divisors."""
     match e:
         case Binary("div", x, Const(int() | float() as value)) if e.dtype.is_float and not value:
             most = math.copysign(math.inf, value)

@@ -13,7 +13,7 @@ NODES = {
     "zero": "c = Constant <value_float = 0.0> () y = Div (x, c)",
     "minus zero": "c = Constant <value_float = -0.0> () y = Div (x, c)",
     "zero of half": "c = Constant <value_float = 0.0> () h = Cast <to = 10> (c) k = Cast <to = 10> (x) y = Div (k, h)",
-    "zero of double": "c = Constant <value_float = 0.0> () h = Cast <to = 11> (c) k = Cast <to = 11> (x) y = Div (k, h)",
+    "zero of double": "c = Constant <value = double {0}> () k = Cast <to = 11> (x) y = Div (k, c)",
     "zero with a sum": "c = Constant <value_float = 0.0> () q = Div (x, c) y = Add (q, x)",
     "alpha of Celu": "y = Celu <alpha = 0.0> (x)",
     "a scale": "s = Constant <value_float = 0.0> () y = QuantizeLinear (x, s)",
