@@ -24,7 +24,7 @@ import numpy as np
 from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
-from occ.runtime.mapped import in_huge_pages, release
+from occ.runtime.mapped_arrays import in_huge_pages, release
 from occ.runtime.members import ALSO, LIBRARY, MANIFEST, WEIGHTS, Members, Nested, Within, is_plain, members_of, others
 
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip

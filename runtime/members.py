@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from occ.runtime.errors import RunError
-from occ.runtime.foreign import foreign_file
+from occ.runtime.file_formats import foreign_file
 
 MANIFEST, WEIGHTS, LIBRARY = "manifest.json", "weights.bin", "kernels/model.so"
 ALSO = "machines"  # the folder with the code for further machines, an artifact each

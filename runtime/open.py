@@ -15,7 +15,7 @@ from occ.runtime.dims import evaluate, symbols
 from occ.runtime.errors import RunError
 from occ.runtime.machine import best_of, missing_feature, shown
 from occ.runtime.manifest import Manifest
-from occ.runtime.mapped import WORTH_READING_AHEAD, read_ahead
+from occ.runtime.mapped_arrays import WORTH_READING_AHEAD, read_ahead
 from occ.runtime.native.engine import NativeEngine, RunDeferred
 from occ.runtime.session import Session
 from occ.runtime.threads import thread_count

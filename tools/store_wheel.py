@@ -21,7 +21,7 @@ from occ.compiler.codegen_halide.toolchain import toolchain
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source
 from occ.compiler.objects.processors import PROCESSORS
-from occ.compiler.tuning.usual_nets import usual_nets
+from occ.compiler.tuning.common_nets import common_nets
 from occ.compiler.tuning.warm import warm
 from occ.runtime.version import occ_version
 
@@ -48,7 +48,7 @@ packages = ["{package}"]
 
 def sources() -> Iterator[tuple[str, Source]]:
     """The usual networks, and the examples."""
-    yield from usual_nets()
+    yield from common_nets()
     yield from ((path.name, path) for path in sorted((ROOT / "examples").glob("*.onnx")))
 
 

@@ -10,9 +10,9 @@ from typing import Protocol
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.compile_kernels import compile_kernels
-from occ.compiler.codegen_halide.counting import Tell
 from occ.compiler.codegen_halide.kernels import Setup, sources
 from occ.compiler.codegen_halide.programs import runtime_object
+from occ.compiler.codegen_halide.progress import Tell
 from occ.compiler.codegen_halide.toolchain import Toolchain, cross_compiler, run_all, toolchain
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.te.function import TeFunc

@@ -12,10 +12,10 @@ from math import inf
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache
-from occ.compiler.codegen_halide.counting import Tell, counted
 from occ.compiler.codegen_halide.emit import source
 from occ.compiler.codegen_halide.kernels import NO_LIBRARIES, OF_USERS, UNIT_FLAGS, UNITS, Kernel, Setup, units
 from occ.compiler.codegen_halide.programs import emitter, native
+from occ.compiler.codegen_halide.progress import Tell, counted
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
 from occ.compiler.diagnostics import CompileError, error
 

@@ -11,7 +11,7 @@ from occ.compiler.codegen_halide.programs import prepare
 from occ.compiler.ir.module import Module, nodes_of
 from occ.compiler.objects.archive import NativeCode, header
 from occ.compiler.plan.plan import cpu_manifest
-from occ.compiler.plan.special import planned
+from occ.compiler.plan.specialised_plans import planned
 from occ.compiler.targets.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
 

@@ -14,10 +14,10 @@ from llvmlite import ir
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest, version_of
-from occ.compiler.codegen_llvm.effort import is_small
 from occ.compiler.codegen_llvm.emit import KernelEmitter, with_approximations
 from occ.compiler.codegen_llvm.loop_plan import plan_loops
 from occ.compiler.codegen_llvm.machine import CodeMachine, target_machine
+from occ.compiler.codegen_llvm.optimization_level import is_small
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.printer import te_text

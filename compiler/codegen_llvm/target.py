@@ -7,7 +7,7 @@ from occ.compiler.codegen_llvm.pipeline import cpu_jit
 from occ.compiler.ir.module import Module
 from occ.compiler.objects.archive import NativeCode, header
 from occ.compiler.plan.plan import manifest
-from occ.compiler.plan.special import planned
+from occ.compiler.plan.specialised_plans import planned
 from occ.compiler.targets.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
 from occ.runtime.members import LIBRARY

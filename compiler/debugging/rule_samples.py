@@ -19,7 +19,7 @@ from occ.compiler.ir.dtype import BOOL, BY_NAME, F32, I64, DType
 from occ.compiler.ir.module import Func, Module
 from occ.compiler.ir.op import Op, Region
 from occ.compiler.ir.operator.onnx_values import onnx_type_name
-from occ.compiler.ir.operator.samples import Shape
+from occ.compiler.ir.operator.random_shapes import Shape
 from occ.compiler.ir.operator.spec import AttrSpec, OpSpec
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.types import TensorType

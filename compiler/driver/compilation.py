@@ -37,7 +37,7 @@ from occ.compiler.targets.target import Generated, Target, missing_library
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest
-from occ.runtime.mapped import mapped_files
+from occ.runtime.mapped_arrays import mapped_files
 from occ.runtime.native.call import ENTRY
 
 _NO_ENTRY = "a package links what `occ.plugin.entry_object` returns with its kernels; docs/guide-target.md says how"

@@ -17,7 +17,7 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
-from occ.runtime.foreign import foreign_file
+from occ.runtime.file_formats import foreign_file
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
 _SMALLEST = 1024  # bytes; smaller ones are copied

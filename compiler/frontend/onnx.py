@@ -23,7 +23,7 @@ from occ.compiler.frontend.ort_format import OrtFormatError, is_ort, read_ort
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.ops import Registry
-from occ.runtime.foreign import foreign_file
+from occ.runtime.file_formats import foreign_file
 
 
 def read_file(path: Path, adapter: Path | None = None) -> tuple[ModelProto, MappedModel]:

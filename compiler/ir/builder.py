@@ -29,7 +29,7 @@ from occ.compiler.ir.shape import (
     is_placeholder,
 )
 from occ.compiler.ir.te.function import AnyStage, Builder, Tensor
-from occ.compiler.ir.te.needed import needed
+from occ.compiler.ir.te.required_extents import needed
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 

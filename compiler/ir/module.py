@@ -13,11 +13,11 @@ from occ.compiler.ir.dim import Dim, Sym, Symbol, monomial, substitute, symbols
 from occ.compiler.ir.op import FuncRef, Op, Region
 from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.shape import DATA_SYMBOL
-from occ.compiler.ir.spill import SpillFile
+from occ.compiler.ir.spill_file import SpillFile
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
-from occ.runtime.mapped import release
+from occ.runtime.mapped_arrays import release
 
 _SHOWN = 400  # lines of a module shown in a notebook
 DATA_LABEL = "?"  # label of a symbol that no input has: an op binds it at run time

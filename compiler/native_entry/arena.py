@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
 
-from occ.compiler.ir.nominal import NOMINAL
+from occ.compiler.ir.typical_sizes import NOMINAL
 from occ.compiler.native_entry.plan import Slot
 from occ.runtime.buffers import assign_offsets
 from occ.runtime.dims import evaluate

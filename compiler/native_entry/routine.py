@@ -19,9 +19,9 @@ from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.frame import Frame
 from occ.compiler.native_entry.kernel_cost import cost, moved
-from occ.compiler.native_entry.late_memory import LateMemory
 from occ.compiler.native_entry.loops import unless_empty
 from occ.compiler.native_entry.plan import CallSite, Routine, bytes_of, put
+from occ.compiler.native_entry.run_time_memory import LateMemory
 from occ.compiler.native_entry.sizes import Size, Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I1, I32, I64, PTR

@@ -22,7 +22,7 @@ from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.ir.verify_plan import STEPS
 from occ.compiler.passes.fuse.use_kernels import member
-from occ.compiler.plan.counts import limits
+from occ.compiler.plan.index_limits import limits
 from occ.compiler.plan.signature import (
     MOST_OPERATIONS,
     constraint_infos,

@@ -29,7 +29,7 @@ from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.lower.schedule import scheduled
 from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.registry import get_target
-from occ.compiler.tuning.forked import isolated
+from occ.compiler.tuning.isolated_call import isolated
 from occ.compiler.tuning.measure import Bench, Operands, alone, machine_identity
 from occ.runtime.threads import thread_count
 

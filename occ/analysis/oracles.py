@@ -17,7 +17,7 @@ from occ.compiler.driver.source import in_onnx, is_text, load_module
 from occ.compiler.frontend.ort_format import is_ort
 from occ.compiler.ir.stages import ORDER
 from occ.loading import load
-from occ.runtime.foreign import foreign_file
+from occ.runtime.file_formats import foreign_file
 
 if TYPE_CHECKING:
     from onnx import ModelProto

@@ -54,7 +54,7 @@ class _Lazy(click.Group):
             return None
         command = import_module(f"occ.cli.{cmd_name.replace('-', '_')}").command
         if ctx.resilient_parsing:  # shell completion
-            from occ.cli.completing import with_completion
+            from occ.cli.completers import with_completion
 
             return with_completion(command)
         return command
@@ -96,10 +96,10 @@ def cli() -> None:
 
 
 def _complete() -> None:
-    """Let click answer completion requests like `occ.cli.completing`."""
+    """Let click answer completion requests like `occ.cli.completers`."""
     from click.shell_completion import add_completion_class
 
-    from occ.cli.completing import SHELLS
+    from occ.cli.completers import SHELLS
 
     for kind in SHELLS.values():
         add_completion_class(kind)

@@ -12,13 +12,13 @@ import click
 from occ.cli import options
 from occ.cli.artifact_reuse import ArtifactReuse
 from occ.cli.atc_spellings import AtcSpellings
-from occ.cli.bounds import bounded
 from occ.cli.build_onnxruntime import emit_ort
 from occ.cli.build_outputs import EMITS, EMITS_HELP, Output, compile_parts_of, write
 from occ.cli.build_summary import facts_of, print_summary
 from occ.cli.console import json_line, progress, say, show_error
 from occ.cli.numbers import Bytes, Number, Seconds
 from occ.cli.passes import Looking, pass_options_of_builds
+from occ.cli.resource_limits import bounded
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation

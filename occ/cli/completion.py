@@ -16,6 +16,6 @@ HOW = {
 def command(shell: str) -> None:
     """Print a script for SHELL that completes commands, options and their values."""
     from occ.cli import VARIABLE, cli
-    from occ.cli.completing import SHELLS
+    from occ.cli.completers import SHELLS
 
     click.echo(SHELLS[shell](cli, {}, "occ", VARIABLE).source())

@@ -14,8 +14,8 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from occ.cli.bounds import kill_tree
 from occ.cli.console import guarded
+from occ.cli.resource_limits import kill_tree
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session

@@ -59,6 +59,6 @@ def _sources(models: tuple[str, ...]) -> Iterable[tuple[str, Source]]:
     """The given models, or the usual networks, by label."""
     if models:
         return [(m, Path(m)) for m in models]
-    from occ.compiler.tuning.usual_nets import usual_nets
+    from occ.compiler.tuning.common_nets import common_nets
 
-    return usual_nets()
+    return common_nets()

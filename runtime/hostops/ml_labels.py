@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from occ.runtime.hostops.once import once
+from occ.runtime.hostops.attribute_cache import once
 
 _FEW = 64  # elements up to which a loop is faster than array routines
 

@@ -154,7 +154,7 @@ def test_build_in_native_code_ends_too() -> None:
     """Handlers of signals wait until native code is done, as LLVM where it compiles a large function."""
     code = """
 import ctypes, signal
-from occ.cli import bounds
+from occ.cli import resource_limits
 bounds._GRACE = 0.5
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
 with bounds.bounded(0.5, None):

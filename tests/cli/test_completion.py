@@ -21,7 +21,7 @@ import pytest
 from building import mlp
 
 from occ.cli import COMMANDS, cli
-from occ.cli.completing import completer
+from occ.cli.completers import completer
 
 BIN = Path(sys.executable).parent
 # A line as it is typed, and what it is after TAB, in all shells; tests of more than one candidate type what tells them apart.

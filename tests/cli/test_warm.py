@@ -11,8 +11,8 @@ from building import model_of, reference
 
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
-from occ.compiler.tuning import usual_nets
-from occ.compiler.tuning.usual_layers import LAYERS
+from occ.compiler.tuning import common_nets
+from occ.compiler.tuning.common_layers import LAYERS
 
 _RNG = np.random.default_rng(0)
 
@@ -29,8 +29,8 @@ def _mlp(rows, inner):
 
 def test_kernels_of_usual_networks_are_found_by_builds_of_others(occ_cli, monkeypatch, tmp_path):
     monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "cache"))
-    monkeypatch.setattr(usual_nets, "usual_layers", lambda: iter(()))
-    monkeypatch.setattr(usual_nets, "NETS", {"bert": lambda batch: _mlp(24 if batch == 1 else 48, 192)})
+    monkeypatch.setattr(common_nets, "common_layers", lambda: iter(()))
+    monkeypatch.setattr(common_nets, "NETS", {"bert": lambda batch: _mlp(24 if batch == 1 else 48, 192)})
     first = json.loads(occ_cli("warm", "--json").out.splitlines()[-1])
     assert first["models"] == 2
     assert first["compiled"] > 0
@@ -52,9 +52,9 @@ def test_kernels_of_usual_networks_are_found_by_builds_of_others(occ_cli, monkey
     np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)
 
 
-@pytest.mark.parametrize("name", usual_nets.NETS)
+@pytest.mark.parametrize("name", common_nets.NETS)
 def test_usual_networks_are_models(name):
-    model = usual_nets.NETS[name](1)
+    model = common_nets.NETS[name](1)
     onnx.checker.check_model(model, full_check=True)
 
 

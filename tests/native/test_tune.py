@@ -20,7 +20,7 @@ from occ.compiler.ir.te.expr import literal
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.passes.lower.schedule import scheduled
 from occ.compiler.tuning import tune
-from occ.compiler.tuning.forked import isolated
+from occ.compiler.tuning.isolated_call import isolated
 from occ.compiler.tuning.measure import Bench, Operands
 from occ.compiler.tuning.tune import TRIED, Tuned, Tuner
 from occ.runtime.open import open_artifact

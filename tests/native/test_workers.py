@@ -18,7 +18,7 @@ from building import mlp, model_of, reference
 
 import occ
 from occ.compiler.diagnostics import CompileError, error
-from occ.compiler.tuning.forked import isolated
+from occ.compiler.tuning.isolated_call import isolated
 
 pytest.importorskip("distributed", reason="distributed is not installed")
 pytestmark = [pytest.mark.toolchain, pytest.mark.slow]

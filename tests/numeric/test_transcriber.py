@@ -15,7 +15,7 @@ import tokenizers
 from seq2seq import Reference, write_folder
 
 import occ
-from occ.generation.sound import MelSpectrogram, read_sound, resampled
+from occ.generation.audio import MelSpectrogram, read_sound, resampled
 from occ.generation.transcriber import _Rules
 
 RATE = 16000

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 
 import occ
-from occ.runtime.foreign import foreign_file
+from occ.runtime.file_formats import foreign_file
 
 
 def _npz(**arrays: np.ndarray) -> bytes:

@@ -11,7 +11,7 @@ from occ.compiler.ir.dtype import F32, I64
 from occ.compiler.ir.shape import Assumed, collecting
 from occ.compiler.ir.te.expr import Index, Reduce, cast, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
-from occ.compiler.ir.te.needed import needed
+from occ.compiler.ir.te.required_extents import needed
 from occ.compiler.ir.types import TensorType
 
 N, M = symbol("n", 1), symbol("m", 1)

@@ -8,7 +8,7 @@ from building import model_of
 
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.dim import Dim, symbol
-from occ.compiler.ir.nominal import NOMINAL, nominal, nominal_count
+from occ.compiler.ir.typical_sizes import NOMINAL, nominal, nominal_count
 
 D = symbol("d")
 

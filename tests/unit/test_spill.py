@@ -12,10 +12,10 @@ import pytest
 from building import model_of
 
 import occ
-from occ.compiler.ir import spill
+from occ.compiler.ir import spill_file
 from occ.compiler.ir.module import Module
-from occ.runtime import mapped
-from occ.runtime.mapped import in_huge_pages, mapped_file, read_ahead, release
+from occ.runtime import mapped_arrays
+from occ.runtime.mapped_arrays import in_huge_pages, mapped_file, read_ahead, release
 from occ.runtime.open import used_whole
 
 MIB = 1 << 20
@@ -43,8 +43,8 @@ def test_large_weights_lie_in_a_file_and_stay_equal(dtype) -> None:
 
 
 def test_an_array_that_is_not_contiguous_and_one_larger_than_a_file(monkeypatch) -> None:
-    monkeypatch.setattr(spill, "_SEGMENT", 4 * MIB)
-    s = spill.SpillFile()
+    monkeypatch.setattr(spill_file, "_SEGMENT", 4 * MIB)
+    s = spill_file.SpillFile()
     large = np.arange(3 * MIB, dtype=np.int32).reshape(3, -1)
     kept = [s.keep(large.T), s.keep(large[:, ::2]), s.keep(large)]
     np.testing.assert_array_equal(kept[0], large.T)
@@ -53,7 +53,7 @@ def test_an_array_that_is_not_contiguous_and_one_larger_than_a_file(monkeypatch)
 
 
 def test_small_and_mapped_arrays_stay_where_they_are() -> None:
-    s = spill.SpillFile()
+    s = spill_file.SpillFile()
     small = np.zeros(7, np.float32)
     assert s.keep(small) is small
     once = s.keep(np.zeros(MIB, np.float32))
@@ -67,11 +67,11 @@ def test_a_full_disk_is_no_error(monkeypatch) -> None:
 
     monkeypatch.setattr(os, "pwrite", full)
     array = np.ones(MIB, np.float32)
-    assert spill.SpillFile().keep(array) is array
+    assert spill_file.SpillFile().keep(array) is array
 
 
 def test_released_pages_are_no_memory_and_come_back() -> None:
-    kept = spill.SpillFile().keep(np.arange(16 * MIB, dtype=np.float32))
+    kept = spill_file.SpillFile().keep(np.arange(16 * MIB, dtype=np.float32))
     total = kept.sum(dtype=np.float64)
     before = resident_files()
     release([kept])
@@ -159,23 +159,23 @@ def test_nothing_is_read_ahead_that_does_not_fit_or_pay(tmp_path, monkeypatch) -
     array = file_that_is_not_cached(tmp_path / "weights", 24 * MIB)
     assert read_ahead([array[:MIB]]) is None
     assert read_ahead([np.zeros(24 * MIB, np.uint8)]) is None
-    monkeypatch.setattr(mapped, "_memory", lambda: 40 * MIB)
+    monkeypatch.setattr(mapped_arrays, "_memory", lambda: 40 * MIB)
     assert read_ahead([array]) is None
     assert cached(array) < 0.1
 
 
 def test_room_that_arrays_leave_is_used_again_and_no_other() -> None:
-    s = spill.SpillFile()
+    s = spill_file.SpillFile()
     rng = np.random.default_rng(0)
     sizes = [3, 1, 2, 1, 4]
     made = [rng.integers(0, 255, n * MIB, np.uint8) for n in sizes]
     kept = [s.keep(a)[7:] for a in made]  # a view keeps the room as well
     (segment,) = s._segments
-    assert segment._free == [(11 * MIB, spill._SEGMENT)]
+    assert segment._free == [(11 * MIB, spill_file._SEGMENT)]
     del kept[1:3]
-    assert segment._free == [(3 * MIB, 6 * MIB), (11 * MIB, spill._SEGMENT)]
+    assert segment._free == [(3 * MIB, 6 * MIB), (11 * MIB, spill_file._SEGMENT)]
     again = [rng.integers(0, 255, n * MIB, np.uint8) for n in (2, 2, 1)]
     copies = [s.keep(a) for a in again]
-    assert segment._free == [(13 * MIB, spill._SEGMENT)]
+    assert segment._free == [(13 * MIB, spill_file._SEGMENT)]
     for a, b in zip([made[0][7:], made[3][7:], made[4][7:], *again], [*kept, *copies], strict=True):
         np.testing.assert_array_equal(a, b)

@@ -13,7 +13,7 @@ from onnx import ModelProto, TensorProto, ValueInfoProto, helper
 
 from occ.compiler.frontend.architectures.description import Decoder, Rope
 from occ.compiler.frontend.architectures.onnx_graph import CONTRIB, OnnxGraph
-from occ.compiler.frontend.architectures.stored import Stored
+from occ.compiler.frontend.architectures.stored_weights import Stored
 from occ.compiler.frontend.external import MappedModel
 
 Angles = tuple[str, str]  # cosines and sines of each position, f32 `[batch, sequence, pairs]`

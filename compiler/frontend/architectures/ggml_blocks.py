@@ -13,7 +13,7 @@ import ml_dtypes
 import numpy as np
 
 from occ.compiler.frontend.architectures.gguf_container import Container, ContainerError, TensorInfo
-from occ.compiler.frontend.architectures.stored import Blocks, Stored
+from occ.compiler.frontend.architectures.stored_weights import Blocks, Stored
 
 # Codes u8 of each element, the scale of a block, and its minimum or the code for zero.
 Unpacked = tuple[np.ndarray, np.ndarray, np.ndarray | int]

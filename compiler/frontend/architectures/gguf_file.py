@@ -20,7 +20,7 @@ from occ.compiler.frontend.architectures.description import PROJECTIONS, Decoder
 from occ.compiler.frontend.architectures.ggml_blocks import stored_tensors
 from occ.compiler.frontend.architectures.gguf_container import Container, ContainerError, read_container
 from occ.compiler.frontend.architectures.lora import adapted
-from occ.compiler.frontend.architectures.stored import Stored, checked, deinterleaved_halves, floats, unfused
+from occ.compiler.frontend.architectures.stored_weights import Stored, checked, deinterleaved_halves, floats, unfused
 from occ.compiler.frontend.external import MappedModel
 
 ARCHITECTURES = ("llama", "qwen2", "qwen3", "gemma", "gemma2", "gemma3", "phi3", "smollm3")

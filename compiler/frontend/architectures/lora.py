@@ -17,7 +17,7 @@ import numpy as np
 from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.frontend.architectures.description import Decoder
 from occ.compiler.frontend.architectures.safetensors_file import SafetensorsError, read_tensors
-from occ.compiler.frontend.architectures.stored import Stored, floats, unfused
+from occ.compiler.frontend.architectures.stored_weights import Stored, floats, unfused
 from occ.compiler.frontend.architectures.transformers_config import renamed
 
 CONFIG, WEIGHTS = "adapter_config.json", "adapter_model.safetensors"

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from onnx import GraphProto, ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from occ.compiler.frontend.architectures.stored import Blocks, Stored, floats
+from occ.compiler.frontend.architectures.stored_weights import Blocks, Stored, floats
 from occ.compiler.frontend.external import MappedModel
 from occ.compiler.ir.dtype import from_numpy
 

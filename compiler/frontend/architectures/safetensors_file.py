@@ -14,7 +14,7 @@ import ml_dtypes
 import numpy as np
 
 from occ.compiler.diagnostics import shorten
-from occ.compiler.frontend.architectures.stored import Stored
+from occ.compiler.frontend.architectures.stored_weights import Stored
 
 _FLOATS: dict[str, Any] = {"F32": np.float32, "F16": np.float16, "BF16": ml_dtypes.bfloat16}
 

@@ -15,7 +15,7 @@ from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.frontend.architectures.decoder_graph import decoder_model
 from occ.compiler.frontend.architectures.lora import adapted
 from occ.compiler.frontend.architectures.safetensors_file import SafetensorsError, read_tensors
-from occ.compiler.frontend.architectures.stored import checked, unfused
+from occ.compiler.frontend.architectures.stored_weights import checked, unfused
 from occ.compiler.frontend.architectures.transformers_config import MODEL_TYPES, Config, ConfigError, renamed
 from occ.compiler.frontend.external import MappedModel
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from occ.compiler.frontend.architectures import rope as ropes
 from occ.compiler.frontend.architectures.description import PROJECTIONS, Decoder, Rope
-from occ.compiler.frontend.architectures.stored import Stored
+from occ.compiler.frontend.architectures.stored_weights import Stored
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "phi3", "smollm3")
 _GEMMAS = ("gemma", "gemma2", "gemma3_text")

@@ -26,8 +26,8 @@ from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.operator.attributes import Attributes
 from occ.compiler.ir.operator.onnx_release import check_release
 from occ.compiler.ir.operator.onnx_values import attr_kind, attr_value
+from occ.compiler.ir.operator.random_shapes import Sample
 from occ.compiler.ir.operator.ranks import Rank
-from occ.compiler.ir.operator.samples import Sample
 
 OLDEST = 7  # of the operator sets whose operand types are used
 MEANINGS = ("body", "composite", "host", "region", "kernel")

@@ -6,7 +6,7 @@ from __future__ import annotations
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import F64
 from occ.compiler.ir.layout import in_panels
-from occ.compiler.ir.operator.samples import matrices
+from occ.compiler.ir.operator.random_shapes import matrices
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.shape import broadcast_shapes, broadcasts_to, equal_dims, show_shape
 from occ.compiler.ir.te import functions as f

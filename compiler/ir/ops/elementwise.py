@@ -10,7 +10,7 @@ from typing import Any
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import BOOL, F64, U8
-from occ.compiler.ir.operator.samples import same_shapes, scalars_after_first
+from occ.compiler.ir.operator.random_shapes import same_shapes, scalars_after_first
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te import functions as f

@@ -11,8 +11,8 @@ from typing import Any
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.dim import Dim, Sym, product
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.operator.random_shapes import of_rank, picture, same_shapes
 from occ.compiler.ir.operator.ranks import length, length_of, plus, same, without
-from occ.compiler.ir.operator.samples import of_rank, picture, same_shapes
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import (
     broadcast_shapes,

@@ -6,8 +6,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from occ.compiler.ir.dim import floordiv
+from occ.compiler.ir.operator.random_shapes import per_channel, picture
 from occ.compiler.ir.operator.ranks import same
-from occ.compiler.ir.operator.samples import per_channel, picture
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.reduce import count_of, over_axes, squeeze
 from occ.compiler.ir.shape import broadcasts_to, equal_dims, normalize_axes, normalize_axis, show_shape

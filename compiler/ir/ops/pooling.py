@@ -9,7 +9,7 @@ from types import SimpleNamespace
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.operator.samples import picture
+from occ.compiler.ir.operator.random_shapes import picture
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window import Window, window_of
 from occ.compiler.ir.te import functions as f

@@ -10,8 +10,8 @@ from typing import Any
 from occ.compiler.diagnostics import Unresolved
 from occ.compiler.ir.dim import Dim, Sym, product
 from occ.compiler.ir.dtype import BOOL
+from occ.compiler.ir.operator.random_shapes import of_rank, picture
 from occ.compiler.ir.operator.ranks import length, without
-from occ.compiler.ir.operator.samples import of_rank, picture
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import normalize_axes, normalize_axis
 from occ.compiler.ir.te import functions as f

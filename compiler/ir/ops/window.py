@@ -12,7 +12,7 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv, lower
 from occ.compiler.ir.dtype import BOOL, I64
 from occ.compiler.ir.layout import Layout, in_panels
-from occ.compiler.ir.operator.samples import convolved, picture
+from occ.compiler.ir.operator.random_shapes import convolved, picture
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window_lanes import fits_planes, runs_along_rows
 from occ.compiler.ir.shape import assume_equal, at_least, equal_dims, equal_shapes, show_shape

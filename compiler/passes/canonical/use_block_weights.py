@@ -12,7 +12,7 @@ from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
-from occ.runtime.mapped import release
+from occ.runtime.mapped_arrays import release
 
 _BITS = {"i2": 2, "u2": 2, "i4": 4, "u4": 4, "i8": 8, "u8": 8}
 _LEAST_BLOCK = 16

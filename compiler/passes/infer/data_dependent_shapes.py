@@ -23,7 +23,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
-from occ.compiler.passes.infer.known import Known
+from occ.compiler.passes.infer.known_elements import Known
 
 
 def decide(m: Module, known: Known) -> bool:

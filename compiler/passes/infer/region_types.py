@@ -13,7 +13,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import DATA_LABEL, Func, Module
 from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data, normalize_axis
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.passes.infer.known import Known
+from occ.compiler.passes.infer.known_elements import Known
 
 Types = Sequence[Type | None]
 

@@ -18,7 +18,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import SequenceType, TensorType, Type
 from occ.compiler.ir.value import Value
-from occ.compiler.passes.infer.known import Known
+from occ.compiler.passes.infer.known_elements import Known
 
 Use = tuple[Op, int]
 

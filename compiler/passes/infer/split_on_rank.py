@@ -22,7 +22,7 @@ from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.infer_control import inline_branch
-from occ.compiler.passes.infer.known import Known
+from occ.compiler.passes.infer.known_elements import Known
 from occ.compiler.passes.infer.trip_counts import known_number, max_trip_count
 
 _LARGEST = 200  # ops that are copied into both branches

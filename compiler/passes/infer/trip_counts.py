@@ -9,7 +9,7 @@ from occ.compiler.ir.module import Func
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.value import Value
-from occ.compiler.passes.infer.known import Known
+from occ.compiler.passes.infer.known_elements import Known
 
 _ENDLESS = 1 << 62  # what exporters write for a Loop that only its condition ends
 _COMPARED = {"Less": (False, 0), "LessOrEqual": (False, 1), "Greater": (True, 0), "GreaterOrEqual": (True, 1)}

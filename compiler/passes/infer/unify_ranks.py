@@ -17,7 +17,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.ir.value import Value
-from occ.compiler.passes.infer.known import Known
+from occ.compiler.passes.infer.known_elements import Known
 
 # Broadcasting operators: an operand with one more axis of extent 1 yields the same numbers.
 _BROADCASTS = frozenset(

@@ -13,7 +13,7 @@ from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
-from occ.runtime.mapped import release
+from occ.runtime.mapped_arrays import release
 
 _PIECE = 1024  # rows compared at a time
 

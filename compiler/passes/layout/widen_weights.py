@@ -10,8 +10,8 @@ import numpy as np
 
 from occ.compiler.ir.access import reads
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.base import Context, Pass
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from occ.compiler.ir.dim import Dim, factor_of, is_multiple
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis
 from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
+from occ.compiler.ir.typical_sizes import nominal
 
 Directives = list[Directive]
 

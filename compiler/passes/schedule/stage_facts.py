@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.nominal import nominal_count
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, product_in_pairs, reduce_axes
@@ -17,6 +16,7 @@ from occ.compiler.ir.te.roles import COLUMNS, PANELS
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.ir.types import TensorType
+from occ.compiler.ir.typical_sizes import nominal_count
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.gathered_rows import sampled_rows
 from occ.compiler.passes.schedule.loops import Directives

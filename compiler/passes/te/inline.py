@@ -6,13 +6,13 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from occ.compiler.ir.dim import product
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.expr_size import Length, length_of
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, loads, position, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.roles import facts_of_role
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
+from occ.compiler.ir.typical_sizes import nominal
 
 _CHEAP_REPEATS = 4  # evaluations per element up to which a stage without elementary functions is recomputed
 

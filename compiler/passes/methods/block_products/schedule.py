@@ -7,13 +7,13 @@ from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, ceildiv, is_multiple
 from occ.compiler.ir.dtype import I8
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.ops.own.block_products import DIGIT_ROWS
 from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, binary, minimum, where, wrap
 from occ.compiler.ir.te.function import TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.methods.block_products.tiles import Tile, schedule_root, tests_of_heights, tile_heights
 from occ.compiler.passes.methods.block_products.unpacked_product import UnpackedProduct, by_rows
 from occ.compiler.passes.rules.schedule_rule import Declined, Log

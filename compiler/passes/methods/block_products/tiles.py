@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from math import prod
 
 from occ.compiler.ir.dim import Dim, is_multiple, lower, upper
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.function import TeStage
 from occ.compiler.ir.te.schedule import AtMost
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
+from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.targets.machine import Machine
 
 # Tile heights: the smallest that holds all rows of a run is used. 16 are not faster than 8, and 5 % slower with 3

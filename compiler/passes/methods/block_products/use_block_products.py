@@ -17,7 +17,7 @@ from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.targets.machine import Machine
-from occ.runtime.mapped import release
+from occ.runtime.mapped_arrays import release
 
 _NAME = "com.microsoft.MatMulNBits"
 _ROWS = "com.microsoft.GatherBlockQuantized"

@@ -6,13 +6,13 @@ from dataclasses import replace
 from functools import partial, reduce
 
 from occ.compiler.ir.dim import Dim, floordiv, upper
-from occ.compiler.ir.nominal import nominal, nominal_count
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, binary, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, position, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import UNPACKED
 from occ.compiler.ir.te.walks import replace_indices
+from occ.compiler.ir.typical_sizes import nominal, nominal_count
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.block_product_stages import block_product_stages
 from occ.compiler.passes.schedule.loops import LONG_SUM_VECTORS

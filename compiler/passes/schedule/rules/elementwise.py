@@ -5,7 +5,6 @@ from __future__ import annotations
 from math import gcd
 
 from occ.compiler.ir.dim import Dim, is_multiple
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import TeFunc, TeStage
@@ -14,6 +13,7 @@ from occ.compiler.ir.te.piecewise import Part, parts
 from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks, typical_tasks
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, reduce_axes
@@ -10,6 +9,7 @@ from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import WINDOW_ROWS
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import INNERMOST, LONG_SUM_VECTORS, Directives, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.rules.elementwise import vectorise

@@ -10,13 +10,13 @@ from math import prod
 
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I16
-from occ.compiler.ir.nominal import nominal, nominal_count
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Expr, Index, Reduce
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, product_in_pairs, reduce_axes
 from occ.compiler.ir.te.roles import CONV
 from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.typical_sizes import nominal, nominal_count
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule.prefetch import fetch_ahead

@@ -6,9 +6,9 @@ from dataclasses import dataclass
 from math import ceil
 
 from occ.compiler.ir.dim import Dim, evaluate, symbols
-from occ.compiler.ir.nominal import nominal, nominal_count
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.schedule import Hint
+from occ.compiler.ir.typical_sizes import nominal, nominal_count
 from occ.compiler.passes.schedule.stage_facts import Contraction, element_bits, extent_of
 
 _NEAR = 256 << 10  # bytes that stay in L2 beside a core's other data: a quarter of the cache of current cores

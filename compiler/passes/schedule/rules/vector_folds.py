@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.expr import Reduce
 from occ.compiler.ir.te.function import TeFunc, TeStage, loads
 from occ.compiler.ir.te.stage_schedule import StageSchedule
+from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import INNERMOST, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.rules.sequential_folds import is_fold

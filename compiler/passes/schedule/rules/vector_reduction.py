@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from math import prod
 
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.expr import Reduce
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.stage_schedule import StageSchedule
+from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import INNERMOST, parallel, tasks
 from occ.compiler.passes.schedule.stage_facts import contiguous, element_bits, extent_of, facts_of, work

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dtype import F32
-from occ.compiler.ir.nominal import nominal
 from occ.compiler.ir.te.expr import Cast, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks, tile_size
 from occ.compiler.passes.schedule.stage_facts import (

@@ -1,6 +1,6 @@
 """Single layers of common networks, with random weights, whose kernels `occ warm` compiles.
 
-These structures occur in several of 32 independently selected models in packages, and in no network of `usual_nets`:
+These structures occur in several of 32 independently selected models in packages, and in no network of `common_nets`:
 products with any number of rows, tables, slices and joins, norms in pieces, and convolutions on images of any size.
 """
 
@@ -147,7 +147,7 @@ def _convolutions() -> Iterator[Net]:
 LAYERS: Sequence[Callable[[], Iterator[Net]]] = (_products, _steps, _tables, _norms, _convolutions)
 
 
-def usual_layers() -> Iterator[tuple[str, onnx.ModelProto]]:
+def common_layers() -> Iterator[tuple[str, onnx.ModelProto]]:
     """Groups of single layers by their names."""
     for group in LAYERS:
         for g in group():

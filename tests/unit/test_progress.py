@@ -5,11 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from threading import Event
 
-from occ.compiler.codegen_halide import counting
+from occ.compiler.codegen_halide import progress
 
 
 def test_files_are_counted_as_they_come(tmp_path: Path, monkeypatch):
-    monkeypatch.setattr(counting, "_EVERY", 0.01)
+    monkeypatch.setattr(progress, "_EVERY", 0.01)
     said: list[str] = []
     second = Event()
 
@@ -18,7 +18,7 @@ def test_files_are_counted_as_they_come(tmp_path: Path, monkeypatch):
         if text == "kernel 2 of 3":
             second.set()
 
-    with counting.counted(tmp_path, 3, "kernel", tell):
+    with progress.counted(tmp_path, 3, "kernel", tell):
         (tmp_path / "first.o").touch()
         assert second.wait(300)
     assert said[0] == "kernel 1 of 3"

@@ -10,7 +10,7 @@ from contextlib import suppress
 
 import numpy as np
 
-from occ.runtime.mapped import mapped_file
+from occ.runtime.mapped_arrays import mapped_file
 
 _LEAST = 1 << 20  # minimum bytes of an array
 _SEGMENT = 1 << 28  # bytes of a file, which only takes the disk space that is written

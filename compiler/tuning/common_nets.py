@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import onnx
 
+from occ.compiler.tuning.common_layers import common_layers
 from occ.compiler.tuning.net_builder import Extent, Net
-from occ.compiler.tuning.usual_layers import usual_layers
 
 
 def _picture(g: Net, batch: Extent, side: int = 224) -> str:
@@ -170,7 +170,7 @@ NETS: dict[str, Callable[[Extent], onnx.ModelProto]] = {
 }
 
 
-def usual_nets() -> Iterator[tuple[str, onnx.ModelProto]]:
+def common_nets() -> Iterator[tuple[str, onnx.ModelProto]]:
     """Each network by name, for one input, any batch, and images of any size; then single layers."""
     for name, made in NETS.items():
         yield f"{name}, one input", made(1)
@@ -178,4 +178,4 @@ def usual_nets() -> Iterator[tuple[str, onnx.ModelProto]]:
             yield f"{name}, any batch", made("batch")
         if name not in ("lstm", "bilstm", "gru", "vit", "bert"):
             yield f"{name}, pictures of any size", made("any")
-    yield from usual_layers()
+    yield from common_layers()
