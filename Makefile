@@ -63,6 +63,7 @@ fuzz: $(STAMP)  ## random graphs on all targets, damaged files, operands that do
 	$(BIN)/python -m tools.fuzz graphs --minutes $(MINUTES)
 	$(BIN)/python -m tools.fuzz files --minutes $$(($(MINUTES) / 10 + 1))
 	$(BIN)/python -m tools.fuzz misfits --minutes $$(($(MINUTES) / 5 + 1))
+	$(BIN)/python -m tools.fuzz large-sizes --minutes $$(($(MINUTES) / 10 + 1))
 	$(BIN)/python -m pytest -n 2 --hypothesis-profile=new -m "not slow" $$(grep -rl "^from hypothesis import given" tests)
 
 docs: $(STAMP)  ## regenerate the reference pages

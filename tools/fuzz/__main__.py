@@ -1,4 +1,4 @@
-"""`python -m tools.fuzz graphs|nnsmith|files|misfits|again|once|reduce`; docs/fuzzing.md says how."""
+"""`python -m tools.fuzz graphs|nnsmith|files|misfits|large-sizes|again|once|reduce`; docs/fuzzing.md says how."""
 
 from __future__ import annotations
 
@@ -121,6 +121,22 @@ def misfits(
     work = Misfits(out / "failing", cpu=cpu, most=most, builds=builds, options=dict(o.split("=", 1) for o in given))
     blocks = _blocks(first, count, 24 if builds else 120)  # whose models are compiled at once
     click.echo(counts(campaign(work, file, blocks, time.time() + 60 * minutes, lambda *_: None)))
+
+
+@main.command("large-sizes")
+@click.option("--minutes", type=float, default=10.0, show_default=True)
+@click.option("--seed", type=int, help="The first; by default the campaign goes on where it stopped.")
+@click.option("--count", type=int, default=10**9, help="Graphs at most.")
+@click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "large-sizes", show_default=True)
+def large_sizes(minutes: float, seed: int | None, count: int, out: Path) -> None:
+    """Graphs with up to billions of elements, which are planned and not run."""
+    from tools.fuzz.campaign import Summary, campaign, counts
+    from tools.fuzz.large_sizes import LargeSizes
+
+    file = out / "summary.json"
+    first = Summary.read(file).next if seed is None else seed
+    work = LargeSizes(out / "failing")
+    click.echo(counts(campaign(work, file, _blocks(first, count, 40), time.time() + 60 * minutes, lambda *_: None)))
 
 
 def _turns(seeds: dict[str, int], count: int) -> Iterator[tuple[str, range]]:
