@@ -6,6 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import exp, log
 from typing import Any
 
+from operator_reasons import REASONS
+
 COLUMNS = (
     ("small", "small", "fixed", "1"), ("medium", "medium", "fixed", "1"), ("symbolic", "medium", "symbolic", "1"),
     ("large", "large", "fixed", "1"), ("medium, 2 threads", "medium", "fixed", "2"), ("large, 2 threads", "large", "fixed", "2"),
@@ -26,7 +28,7 @@ def page(found: Mapping[str, Any], name: str = "docs/reference/operator-speed.md
     made = [_HEAD.format(page=name, machine=_machine())]
     for target in sorted({key.split("|")[0] for key in found}):
         own = {key.split("|", 1)[1]: result for key, result in found.items() if key.split("|")[0] == target}
-        made += [f"## Target {target}\n", *_means(own), "", *_table(own), "", *_failures(own)]
+        made += [f"## Target {target}\n", *_means(own), "", *_table(own), "", *_reasons(own), *_failures(own)]
     return "\n".join(made)
 
 
@@ -61,6 +63,19 @@ def _cell(result: Mapping[str, Any] | None, threads: str) -> str:
         return ""
     ratio: float = result[threads]["ratio"]
     return f"{next(c for limit, c in COLOURS if ratio < limit)} {ratio:.2f}"
+
+
+def _reasons(found: Mapping[str, Any]) -> Iterator[str]:
+    """Why operators are slow that are below 0.8 at medium or large size with one thread."""
+    slow = [
+        key.split("|")[0]
+        for key, result in found.items()
+        if key.split("|")[2] != "small" and "1" in result and result["1"]["ratio"] < 0.8
+    ]
+    if slow:
+        yield "Below 0.8 at medium or large size:\n"
+        yield from (f"- {name}: {REASONS.get(name, 'Not looked into.')}" for name in dict.fromkeys(slow))
+        yield ""
 
 
 def _failures(found: Mapping[str, Any]) -> Iterator[str]:

@@ -13,6 +13,7 @@ sys.path.insert(0, str(ROOT / "bench"))
 
 import operators  # noqa: E402
 from operator_page import page  # noqa: E402
+from operator_reasons import REASONS  # noqa: E402
 from operator_rows import ROWS  # noqa: E402
 
 onnxruntime = pytest.importorskip("onnxruntime")
@@ -34,6 +35,14 @@ def test_rows_are_models_that_onnxruntime_runs():
 def test_names_of_rows_are_unique():
     names = [c.name for row in ROWS for c in operators.cases(row)]
     assert len(names) == len(set(names))
+
+
+def test_reasons_are_those_of_slow_rows():
+    assert {*REASONS} <= {row.operator for row in ROWS}
+    times = {"1": {"occ": 3.0, "onnxruntime": 1.0, "ratio": 1 / 3}}
+    text = page({"cpu|DFT|float|medium|symbolic": times, "cpu|Compress|float|small|fixed": times})
+    assert f"- DFT: {REASONS['DFT']}" in text
+    assert "- Compress" not in text
 
 
 def test_outputs_that_differ_are_named():
