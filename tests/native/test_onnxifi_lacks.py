@@ -121,3 +121,45 @@ def test_no_process_for_the_compiler(error: str, statuses: tuple[int, int], tmp_
     source.write_text(f"#include <errno.h>\nint posix_spawnp(void) {{ return {error}; }}\n")
     subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", "spawn.so"], check=True, cwd=tmp_path)
     assert told(tmp_path, "print(init(), compatible())", LD_PRELOAD=str(tmp_path / "spawn.so")) == list(statuses)
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("spare", [0, 1])
+def test_no_threads_for_the_measurement_of_the_machine(spare: int, tmp_path: Path):
+    """One that has begun is joined: a thread object destroyed while it could be joined would end the process."""
+    source = tmp_path / "threads.c"
+    source.write_text("""#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <pthread.h>
+#include <sched.h>
+static int left = -1;
+void spare_threads(int n) { left = n; }
+int sched_getaffinity(pid_t process, size_t size, cpu_set_t *set) {
+    (void)process;
+    CPU_ZERO_S(size, set);
+    for (int k = 0; k < 3; k++) CPU_SET_S(k, size, set);
+    return 0;
+}
+int pthread_create(pthread_t *made, const pthread_attr_t *how, void *(*run)(void *), void *with) {
+    int (*real)(pthread_t *, const pthread_attr_t *, void *(*)(void *), void *) = dlsym(RTLD_NEXT, "pthread_create");
+    return left < 0 || left-- > 0 ? real(made, how, run, with) : (left = 0, EAGAIN);
+}
+""")
+    subprocess.run(["gcc", "-shared", "-fPIC", str(source), "-o", "threads.so"], check=True, cwd=tmp_path)
+    program = f"""
+from ctypes import CDLL, c_size_t, create_string_buffer
+size, room = c_size_t(8), create_string_buffer(8)
+
+def macs():
+    return call("GetBackendInfo", ids()[0], 30, room, byref(size))
+
+CDLL(None).spare_threads({spare})
+print(macs())
+CDLL(None).spare_threads(-1)
+print(macs(), int.from_bytes(room.raw, "little") > 10**8)
+"""
+    environment = {"LD_PRELOAD": str(tmp_path / "threads.so"), "OCC_CACHE_DIR": str(tmp_path / "cache")}
+    refused, found, measured = told(tmp_path, program.replace("> 10**8)", "> 10**8 and 1)"), **environment)
+    assert refused in (NO_RESOURCES, UNAVAILABLE)
+    assert (found, measured) == (0, 1)
