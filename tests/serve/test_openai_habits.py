@@ -147,3 +147,18 @@ def test_bodies_larger_than_the_limit_are_refused(served: Served, chunked: bool)
     else:
         assert (status, "8 MiB" in json.loads(answer)["error"]["message"]) == (413, True)
     assert served.ask("GET", "/health")[0] == 200
+
+
+@pytest.mark.parametrize(
+    ("body", "kind", "message"),
+    [
+        (b'{"prompt": "a"}', "application/x-www-form-urlencoded", "Content-Type: application/json"),  # curl without -H
+        (b'{"prompt": "a"', "application/json", "the body is not JSON: Expecting ',' delimiter (at character 14)"),
+        (b"\xff\xfe", "application/json; charset=utf-8", "the body is not JSON"),
+        (b'["a"]', "application/json", "valid dictionary"),
+    ],
+)
+def test_bodies_that_are_no_objects_are_told_why(served: Served, body: bytes, kind: str, message: str) -> None:
+    status, _, answer = served.ask("POST", "/v1/completions", body, **{"Content-Type": kind})
+    assert status == 400
+    assert message in json.loads(answer)["error"]["message"]

@@ -37,7 +37,12 @@ def add_errors(app: FastAPI) -> None:
         return made
 
     @app.exception_handler(RequestValidationError)
-    async def misread(_: Request, e: RequestValidationError) -> Response:  # pyright: ignore[reportUnusedFunction]
+    async def misread(r: Request, e: RequestValidationError) -> Response:  # pyright: ignore[reportUnusedFunction]
+        kind = r.headers.get("content-type", "")
+        if "json" not in kind.lower():
+            return ErrorResponse(
+                400, f"the body is `{kind}`: send JSON, with the header Content-Type: application/json"
+            )
         return ErrorResponse(400, _mistake(e.errors()))
 
     @app.exception_handler(HTTPException)
@@ -55,6 +60,8 @@ def add_errors(app: FastAPI) -> None:
 
 def _mistake(found: Sequence[Mapping[str, Any]]) -> str:
     """The most deeply nested error: if a field takes several forms, that of the form most like it."""
+    if found[0]["type"] == "json_invalid":
+        return f"the body is not JSON: {found[0]['ctx']['error']} (at character {found[0]['loc'][-1]})"
     deepest = max(found, key=lambda e: len(e["loc"]))
     forms = ("function-before", "list[", "constrained-", "nullable[")  # pydantic's names of forms of one field
     place = ".".join(str(x) for x in deepest["loc"][1:] if not str(x).startswith(forms))
