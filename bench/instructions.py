@@ -1,7 +1,7 @@
 """`python bench/instructions.py`: instructions and cycles of inner loops in emitted code, as rows of a Markdown table.
 
-No processor of the kind is needed: kernels are built for it and disassembled, and llvm-mca reckons the cycles that a pass of
-the loop takes on a core. The peak is what its multiply-adds alone would take, one vector of the target per unit and cycle.
+No processor of the kind is needed: kernels are built for it and disassembled, and llvm-mca reckons the cycles that a
+pass of the loop takes on a core. The peak is what its multiplications alone would take, a vector per unit and cycle.
 Needs llvm-objdump and llvm-mca, 19 or later, which know all of these cores.
 """
 
@@ -23,20 +23,21 @@ from onnx import numpy_helper
 
 from occ.compiler.objects.processors import PROCESSORS
 
-# Processors that code is made for, the cores that llvm-mca reckons for each, and how many multiply-adds of a whole vector of
-# the target a core begins in a cycle.
+# Processors that code is made for, the cores that llvm-mca reckons for each, and how many multiply-adds of a whole
+# vector of the target a core begins in a cycle.
 CORES = {
     "x86-64-v3": {"haswell": 2, "skylake": 2, "znver3": 2},
     "x86-64-v4": {"skylake-avx512": 2},
-    "znver4": {"znver4": 1, "icelake-server": 2},
+    "znver4": {"znver4": 1, "icelake-server": 1},
     "cortex-a72": {"cortex-a72": 2},
-    "cortex-a76": {"cortex-a76": 2, "neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "apple-m1": 4},
+    "cortex-a76": {"neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "apple-m1": 4},
 }
 
 # Instructions that multiply, those that decide what a kernel does first, and their products in a byte of the register.
 MULTIPLIES = (
     ("vpdpbusd", 1), ("vpmaddubsw", 1), ("sdot", 1), ("udot", 1), ("smmla", 2), ("vpmaddwd", 0.5), ("pmaddwd", 0.5),
-    ("smlal", 0.5), ("smull", 0.5), ("vfmadd", 0.25), ("vfnmadd", 0.25), ("fmla", 0.25), ("vmulps", 0.25), ("fmul", 0.25),
+    ("smlal", 0.5), ("smull", 0.5), ("vfmadd", 0.25), ("vfnmadd", 0.25), ("fmla", 0.25), ("vmulps", 0.25),
+    ("fmul", 0.25),
 )  # fmt: skip
 _WIDTHS = {"zmm": 64, "ymm": 32, "xmm": 16, "v": 16}
 _LINE = re.compile(r"^\s*([0-9a-f]+):\s+(\S+)\s*(.*?)\s*(?:\s#\s.*|//.*)?$")
@@ -177,7 +178,8 @@ def int4() -> onnx.ModelProto:
 
 
 KERNELS: dict[str, Callable[[], onnx.ModelProto]] = {
-    "f32 product": gemm, "Winograd 3x3": winograd, "depthwise 3x3": depthwise, "int8 product": int8, "int4 blocks": int4,
+    "f32 product": gemm, "Winograd 3x3": winograd, "depthwise 3x3": depthwise, "int8 product": int8,
+    "int4 blocks": int4,
 }  # fmt: skip
 
 

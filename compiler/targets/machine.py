@@ -32,6 +32,8 @@ class Machine:
             and 5.
         hw_prefetches_rows: whether the hardware prefetcher follows sequential rows, so that software prefetch only
             costs time, as on Zen 4.
+        l1_bytes, l2_bytes: data caches of a core that blocks are made for, as most recent processors have.
+        line: bytes of a cache line.
         fixed_lanes: elements of a vector whatever their width, if not 0.
         rows: positions computed together in addition to the lanes, if not 0.
     """
@@ -47,6 +49,9 @@ class Machine:
     hw_prefetches_rows: bool = False
     signed_bytes: bool = False
     multiplies_by_element: bool = False
+    l1_bytes: int = 32 << 10
+    l2_bytes: int = 1 << 20
+    line: int = 64
     fixed_lanes: int = 0
     rows: int = 0
 
@@ -59,6 +64,11 @@ class Machine:
         while isinstance(extent, int) and lanes > max(extent, 1):
             lanes //= 2
         return lanes
+
+    @property
+    def near_bytes(self) -> int:
+        """Bytes that stay in L2 beside a core's other data: a quarter of it."""
+        return self.l2_bytes // 4
 
     @property
     def accumulators(self) -> int:

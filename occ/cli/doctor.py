@@ -6,6 +6,7 @@ import platform
 import sys
 from collections.abc import Iterator
 from importlib.metadata import PackageNotFoundError, version
+from itertools import chain
 
 import click
 
@@ -14,11 +15,12 @@ from occ.cli.options import as_json
 
 
 @click.command("doctor")
+@click.option("--measure", is_flag=True, help="Measure caches, bandwidth and multiply-adds of this machine, too.")
 @as_json
-def command(as_json: bool) -> None:
+def command(as_json: bool, measure: bool) -> None:
     """Report on Python, libraries, compiler and machine, and try a small model on every target that needs them."""
     found: dict[str, str] = {}
-    for name, value in _facts():
+    for name, value in chain(_facts(), _measured() if measure else ()):
         found[name] = value
         if not as_json:
             click.echo(f"{name:16} {value}")
@@ -45,6 +47,28 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "cache", f"{home}" if can_write(home) else f"{home}, which cannot be written: nothing new is kept"
     for target in ("interp", "cpu-jit", "cpu"):
         yield f"trial {target}", _trial(target)
+
+
+def _measured() -> Iterator[tuple[str, str]]:
+    """What kernels measure on one core, and where it differs from what tiles are made for."""
+    from occ.compiler.targets.machine import machine_of
+    from occ.compiler.targets.measure_machine import measure
+
+    here = machine_of("host")
+    try:
+        found = measure(here.vector_bits)
+    except ImportError:
+        yield "measured", "nothing: `pip install llvmlite`"
+        return
+    yield "caches", ", ".join(_kib(size) for size in found.caches) or "not stated by the system"
+    yield "latency", ", ".join(f"{ns:.1f} ns to {_kib(size)}" for size, ns in found.plateaus())
+    yield "bandwidth", f"{found.gbytes:.0f} GB/s, reading in order from memory"
+    yield "multiply-adds", f"{found.gflops:.0f} GFLOP/s in f32, in vectors of {here.vector_bits} bits"
+    yield "machine record", "; ".join(found.against(here)) or "agrees"
+
+
+def _kib(size: int) -> str:
+    return f"{size >> 20} MiB" if size >= 1 << 20 else f"{size >> 10} KiB"
 
 
 def _version(name: str) -> str:

@@ -9,12 +9,9 @@ from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts
 
-STREAMED = 1 << 18  # bytes of a constant that is evicted from a core's cache before the next run
-_LINE = 64  # bytes
-
 
 def fetch_ahead(
-    acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts, together: int = 1, least: int = STREAMED
+    acc: TeStage, source: str, panel_axes: int, facts: ScheduleFacts, together: int = 1, least: int | None = None
 ) -> Directives:
     """Prefetches a packed constant, panel by panel.
 
@@ -29,13 +26,15 @@ def fetch_ahead(
         facts: of the function.
         together: panels used in turn before the next ones; each is prefetched while the one that many panels before it
             is used.
-        least: bytes of the smallest constant that is prefetched.
+        least: bytes of the smallest constant that is prefetched; by default of those that leave a core's cache before
+            the next run.
     """
     param = next((p for p in facts.f.params if p.name == source), None)
     if param is None or facts.few:
         return []
+    least = facts.machine.near_bytes if least is None else least
     shape = [n for n in param.type.physical if isinstance(n, int)]
     whole, panel = (prod(part) * param.type.dtype.itemsize for part in (shape, shape[-panel_axes:]))
-    if len(shape) < len(param.type.physical) or whole < least or panel % _LINE:
+    if len(shape) < len(param.type.physical) or whole < least or panel % facts.machine.line:
         return []
     return StageSchedule(acc).fetch_ahead(source, panel, *([together * panel] if together > 1 else [])).directives

@@ -19,7 +19,6 @@ from occ.compiler.passes.schedule.stage_facts import fixed
 from occ.compiler.passes.schedule.variants.variant import copied
 from occ.compiler.targets.machine import Machine
 
-_NEAR = 512 << 10  # bytes of rows that stay in L2 beside a panel of weights
 _ROWS = 96  # minimum rows for which weights are unpacked
 _PANELS = 2  # panels whose sums are in registers together: each loaded row element is used twice
 
@@ -70,6 +69,7 @@ class UnpackedProduct:
         acc, root = f.by_role[UNPACKED], f.stages[-1]
         assert isinstance(root, TeStage)
         self.root, self.lanes = root, fixed(acc.axes[-1])
+        self.near = 2 * machine.near_bytes  # of rows that stay in L2 beside a panel of weights
         self.tile, self.depth = machine.accumulators // _PANELS, len(acc.axes) - 3
         self.x, self.w, self.acc = self._made(acc)
         self._of(f, acc)
@@ -131,7 +131,7 @@ class UnpackedProduct:
         """The schedule: blocks of rows, panels, tiles of rows; weights are unpacked once per block."""
         out = StageSchedule(self.root)
         blocks, *terms = (fixed(a) for a in self.w.axes[1:-1])
-        block = max(_ROWS, _NEAR // (4 * blocks * prod(terms))) // self.tile
+        block = max(_ROWS, self.near // (4 * blocks * prod(terms))) // self.tile
         tile = Tile(self.tile, self.lanes, _PANELS, "many", terms, blocks, block)
         panels, tiles = schedule_root(out, self.root, tile)
         x = StageSchedule(self.x).compute_root()

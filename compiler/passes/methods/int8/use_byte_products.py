@@ -253,8 +253,8 @@ class UseByteProducts(Pass):
     `sum((x - z) * w)` is `sum(x * w) - z * sum(w)`; the sums of constant weights are constants. VNNI multiplies and
     adds 64 bytes with one instruction: four times the f32 rate. Other x86 processors do so with half as many 16-bit
     integers, to which codes are widened on the way: then lanes hold pairs, not fours; but where any two products of a
-    weight fit in 16 bits, as those of 7 bits do, fours are multiplied as bytes and their pairs summed in 16 bits
-    (`narrow`). Those of ARM take signed by signed bytes (`signed`). If there is an instruction for 32
+    weight fit in 16 bits, as with 7 bits, fours are multiplied as bytes and their pairs summed in 16 bits
+    (`narrow`). ARM multiplies signed by signed bytes (`signed`). If there is an instruction for 32
     bf16, operands that are bf16 or were rounded to it are handled the same way: twice the f32 rate.
 
     `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`

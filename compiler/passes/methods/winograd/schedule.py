@@ -13,7 +13,7 @@ from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.prefetch import STREAMED, fetch_ahead
+from occ.compiler.passes.schedule.prefetch import fetch_ahead
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, stages_by_role
 from occ.compiler.targets.machine import Machine
 
@@ -191,7 +191,7 @@ class _Winograd:
         vectors, lane = update.split(o, self.lanes, into="wx")
         update.reorder(lane, vectors, t, r, g, e)
         update.vectorize(lane).unroll(vectors).unroll(t).unroll(r, self.facts.hint.unroll or 4)
-        least = 0 if self.symbolic else STREAMED  # of symbolic sizes there is one kernel, whatever the channels
+        least = 0 if self.symbolic else None  # of symbolic sizes there is one kernel, whatever the channels
         fetch = fetch_ahead(acc, self.weights, 2, self.facts, least=least)  # the panels of a point follow each other
         return [*p.directives, *start.directives, *update.directives, *fetch]
 

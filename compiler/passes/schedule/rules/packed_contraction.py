@@ -148,7 +148,7 @@ def _tile(
         tail = row_tail(extent_of(acc, c.tile), rows)
         tiles, row = out.split(m, rows, tail)
         inner.append(row)
-        blocks = None if c.outer else row_blocks(acc, c, width, rows, prod(max(k, 1) for k in counts), facts.hint)
+        blocks = None if c.outer else row_blocks(acc, c, width, rows, prod(max(k, 1) for k in counts), facts)
         if blocks is not None:
             block, tiles = out.split(tiles, blocks.tiles, "GuardWithIf", "bo", root=m)
             at = len(c.batch) + (not blocks.outermost)

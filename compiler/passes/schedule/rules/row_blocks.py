@@ -7,11 +7,9 @@ from math import ceil
 
 from occ.compiler.ir.dim import Dim, evaluate, symbols
 from occ.compiler.ir.te.function import TeStage, reduce_axes
-from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.typical_sizes import nominal, nominal_count
-from occ.compiler.passes.schedule.stage_facts import Contraction, element_bits, extent_of
+from occ.compiler.passes.schedule.stage_facts import Contraction, ScheduleFacts, element_bits, extent_of
 
-_NEAR = 256 << 10  # bytes that stay in L2 beside a core's other data: a quarter of the cache of current cores
 _TASKS = 16  # with fewer, the slowest thread gets much more than its share
 _WORTH = 1_000_000  # operations of a task, about 10 us
 
@@ -31,23 +29,23 @@ class Blocks:
     outermost: bool
 
 
-def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int, hint: Hint) -> Blocks | None:
+def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int, facts: ScheduleFacts) -> Blocks | None:
     """The blocks of the rows of `acc`, or None if the panels alone suffice.
 
     If all weights stay in L2, a block covers all panels: its rows are read from memory once, and its output is
     contiguous. Otherwise a block is a part of a panel. A hint takes precedence.
     """
-    size = element_bits(acc) // 8
+    hint, near, size = facts.hint, facts.machine.near_bytes, element_bits(acc) // 8
     depth = nominal_count(a.extent for a in reduce_axes(acc.expr))
     columns = nominal(extent_of(acc, c.lanes))
     tiles = ceil(_least(extent_of(acc, c.tile)) / rows)
-    outermost = columns * depth * size <= _NEAR
+    outermost = columns * depth * size <= near
     if hint.outer:
         outermost = hint.outer == "rows"
     if hint.block:
         wanted, least = hint.block, 0
     elif outermost:
-        wanted = min(_NEAR // 2 // (rows * (depth + columns) * size), ceil(tiles / _TASKS))
+        wanted = min(near // 2 // (rows * (depth + columns) * size), ceil(tiles / _TASKS))
         least = _WORTH // (2 * rows * columns * depth)
     elif panels < _TASKS:
         wanted = ceil(tiles * panels / _TASKS)
