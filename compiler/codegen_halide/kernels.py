@@ -5,12 +5,14 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 
 from occ.compiler.cache.cache import digest
 from occ.compiler.codegen_halide.emit import generator, source
 from occ.compiler.codegen_halide.front_end import front_end
 from occ.compiler.codegen_halide.programs import FLAGS, native, runtime_source
 from occ.compiler.codegen_halide.toolchain import Toolchain
+from occ.compiler.ir.op import Identity
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.lower.schedule import plain
 from occ.compiler.targets.machine import Machine
@@ -58,10 +60,15 @@ class Setup:
 
     def kernel(self, f: TeFunc, nodes: Sequence[str] = ()) -> Kernel:
         """The kernel of a te function; `nodes` are the ONNX nodes that it computes, for the comments."""
-        text = generator(f, nodes, halves_in_f32={"f16c", "arm_fp16"}.isdisjoint(self.target.split("-")))
+        text = _text(Identity(f), tuple(nodes), {"f16c", "arm_fp16"}.isdisjoint(self.target.split("-")))
         key = digest(["kernel", self.identity, text if f.halide else _without_comments(text)])
         simpler = None if f.halide else lambda: replace(self.kernel(plain(f, Machine()), nodes), simpler=None)
         return Kernel(f.name, text, key, bool(f.halide), simpler)
+
+
+@lru_cache(maxsize=512)  # a build emits what it has looked up in the cache
+def _text(f: Identity[TeFunc], nodes: Sequence[str], halves_in_f32: bool) -> str:
+    return generator(f.value, nodes, halves_in_f32=halves_in_f32)
 
 
 def units(kernels: Sequence[Kernel], count: int = UNITS) -> dict[str, str]:

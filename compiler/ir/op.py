@@ -9,7 +9,7 @@ import hashlib
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
 
 import numpy as np
 
@@ -23,39 +23,40 @@ if TYPE_CHECKING:
 # Plain Python: int, float, str, bool, DType, dims, tuples of these, an ndarray for tensors, or None.
 Attr = Any
 
+T = TypeVar("T")
 _PLAIN = frozenset((int, float, str, bool))
 _LARGE = 256  # elements of a tuple from which its hash is cached: trees and vocabularies have millions
 
 
-class _Same:
-    """A tuple compared by identity, which is the key of the cached results."""
+class Identity(Generic[T]):
+    """An object that is compared by identity, as a key of cached results."""
 
-    __slots__ = ("values",)
+    __slots__ = ("value",)
 
-    def __init__(self, values: tuple[Any, ...]) -> None:
-        self.values = values
+    def __init__(self, value: T) -> None:
+        self.value = value
 
     def __hash__(self) -> int:
-        return id(self.values)
+        return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Same) and other.values is self.values
+        return isinstance(other, Identity) and other.value is self.value  # pyright: ignore[reportUnknownMemberType]
 
 
 def is_plain(values: tuple[Any, ...]) -> bool:
     """Whether a tuple holds only numbers and texts."""
-    return _has_plain(_Same(values)) if len(values) >= _LARGE else _PLAIN.issuperset(map(type, values))
+    return _has_plain(Identity(values)) if len(values) >= _LARGE else _PLAIN.issuperset(map(type, values))
 
 
 @lru_cache(maxsize=16)  # of the last few, which this keeps alive
-def _has_plain(large: _Same) -> bool:
-    return _PLAIN.issuperset(map(type, large.values))
+def _has_plain(large: Identity[tuple[Any, ...]]) -> bool:
+    return _PLAIN.issuperset(map(type, large.value))
 
 
 @lru_cache(maxsize=16)
-def _digest(large: _Same) -> Hashable:
-    text = repr(large.values).encode("utf-8", "surrogatepass")
-    return len(large.values), hashlib.sha256(text).hexdigest()
+def _digest(large: Identity[tuple[Any, ...]]) -> Hashable:
+    text = repr(large.value).encode("utf-8", "surrogatepass")
+    return len(large.value), hashlib.sha256(text).hexdigest()
 
 
 def frozen(value: Any) -> Hashable:
@@ -65,7 +66,7 @@ def frozen(value: Any) -> Hashable:
     if isinstance(value, tuple):
         if not is_plain(value):
             return tuple(frozen(v) for v in value)
-        return _digest(_Same(value)) if len(value) >= _LARGE else repr(value)
+        return _digest(Identity(value)) if len(value) >= _LARGE else repr(value)
     return (type(value).__name__, repr(value))
 
 

@@ -112,9 +112,7 @@ class _Runner:
         made = block.make_pooled(known) if given is None and known.pooled else block.make(known, given, len(inputs))
         block.call.extents = known.address
         self._prepare(block)
-        code = self._run(block.address)
-        if code or block.call.detail:
-            raise self._failed(code, block)
+        self.execute(block)
         for k in known.late:
             if known.outputs[k][0] is HANDLE:
                 made[k] = self._of_host(block, k, inputs)
@@ -171,6 +169,16 @@ class _Runner:
             self._known.clear()
         self._known[key] = made
         return made
+
+    def execute(self, block: Block) -> None:
+        """Run a prepared call.
+
+        Raises:
+            RunError: a kernel fails, a node cannot process its data, or a callback was lost. What a callback raised.
+        """
+        code = self._run(block.address)
+        if code or block.call.detail:
+            raise self._failed(code, block)
 
     def _failed(self, code: int, block: Block) -> BaseException:
         """What a run raises that ended with a code, or has lost a callback."""
@@ -366,9 +374,7 @@ class BoundCall:
         Raises:
             RunError: a kernel fails, or a node cannot process its data.
         """
-        code = self._run(self._address)
-        if code or self._block.call.detail:
-            raise self._entry._failed(code, self._block)
+        self._entry.execute(self._block)
         self._block.values.clear()
         for y, m in self._copied:
             y[...] = m

@@ -153,8 +153,7 @@ def _code_sum(
         return row if tuple(rows) == coded else (*row[:-1], minimum(row[-1], wrap(coded[-1] - 1)))
 
     def part(p, b, h, i, c, m):
-        byte = w[p, b, i, c, m]
-        code = byte if each == 1 else binary("shr", byte, cast(U8, h * a.bits)) & ((1 << a.bits) - 1)
+        code = _code(w[p, b, i, c, m], h, a.bits)
         if not signed:
             return code
         return cast(I8, binary("xor", code, literal(centre, U8))) if each == 1 else cast(I8, code) - centre
@@ -199,6 +198,11 @@ def _code_sum(
     return t.sum((*rows, panels, width), [blocks], block, name="product")
 
 
+def _code(byte: Expr, h: Any, bits: int) -> Expr:
+    """The `h`-th of the codes of `bits` bits in a byte, lowest bits first."""
+    return byte if bits == 8 else binary("shr", byte, cast(U8, h * bits)) & ((1 << bits) - 1)
+
+
 def _joined(digits: int, digit: Callable[[int], Expr]) -> Expr:
     """Digits combined into one f32: exact except for one rounding of the first two digits and one of all."""
     high = digit(digits - 1) if digits == 1 else digit(digits - 1) * 256 + digit(digits - 2)
@@ -214,8 +218,7 @@ def _unpacked_sum(t: Builder, x: Tensor, w: Tensor, scales: Tensor, zeros: Tenso
 
     def term(*i):
         *row, p, c, b, h, j, m = i
-        byte, at = w[p, b, j, c, m], (p, b // ns, c)
-        code = byte if bits == 8 else binary("shr", byte, cast(U8, h * bits)) & ((1 << bits) - 1)
+        code, at = _code(w[p, b, j, c, m], h, bits), (p, b // ns, c)
         zero = literal(1 << (bits - 1), U8) if zeros is None else zeros[at]
         return parts[(*row, b, (h * words + j) * four + m)] * dequantized(code, scales[at], zero, F32)
 
@@ -263,8 +266,7 @@ class BlockRows:
             row = where(asked < 0, asked + a.n, asked)
             panel, column, block = row // width, row % width, k // (part * (8 // a.bits))
             byte = w[panel, block, k % part // four, column, k % four]
-            shift = cast(U8, k // part % (8 // a.bits) * a.bits)
-            code = byte if a.bits == 8 else binary("shr", byte, shift) & ((1 << a.bits) - 1)
+            code = _code(byte, k // part % (8 // a.bits), a.bits)
             zero = literal(1 << (a.bits - 1), U8) if zeros is None else zeros[panel, block // ns, column]
             value = dequantized(code, scales[panel, block // ns, column], zero, F32)
             return where((row >= 0) & (row < a.n), value, literal(0, F32))
