@@ -15,6 +15,8 @@ from building import mlp, model_of, reference
 import occ
 from occ import background
 from occ.cli import fill_cache
+from occ.compiler.codegen_halide import kernels
+from occ.compiler.codegen_halide.emit import generator
 from occ.compiler.driver.sessions import compile_soon
 from occ.compiler.driver.settings import Settings
 from occ.runtime.errors import RunError
@@ -117,8 +119,13 @@ class TestKernels:
         upgraded(session)
         assert session.artifact.manifest.target == "cpu"
         np.testing.assert_allclose(session.run(X)["y"], first, rtol=1e-5)
+        emitted: list[str] = []
+        monkeypatch.setattr(
+            kernels, "generator", lambda f, *a, **how: emitted.append(f.name) or generator(f, *a, **how)
+        )
         soon = compile_soon(mlp(), Settings("cpu"))
         assert (soon.session.artifact.manifest.target, soon.missing) == ("cpu", 0)
+        assert len(emitted) == len(set(emitted)) > 0  # what tells that none is missing is what is linked
 
     @pytest.mark.parametrize("options", [{"winograd": "off"}, {"precision": "bf16"}])
     def test_another_target_does_not_stand_in_where_it_lacks_an_option(self, options):
