@@ -10,20 +10,11 @@ from typing import Any
 
 from occ.runtime.device_part import DevicePart
 from occ.runtime.dims import Assumption, DimExpr, is_expression
+from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.errors import RunError
 from occ.runtime.records import decode, encode, encoded
 
 FORMAT = 3
-
-# Element type -> numpy dtype name, or "" if numpy itself has none (ml_dtypes does; the bytes are then u8 or u16).
-NUMPY_NAMES = {
-    "f64": "float64", "f32": "float32", "f16": "float16", "i64": "int64", "i32": "int32", "i16": "int16", "i8": "int8",
-    "u64": "uint64", "u32": "uint32", "u16": "uint16", "u8": "uint8", "bool": "bool", "c64": "complex64",
-    "c128": "complex128", "str": "object", "bf16": "bfloat16", "f8e4m3fn": "float8_e4m3fn",
-    "f8e4m3fnuz": "float8_e4m3fnuz", "f8e5m2": "float8_e5m2", "f8e5m2fnuz": "float8_e5m2fnuz",
-    "f8e8m0": "float8_e8m0fnu", "f6e2m3fn": "float6_e2m3fn", "f6e3m2fn": "float6_e3m2fn", "f4e2m1": "float4_e2m1fn",
-    "i4": "int4", "u4": "uint4", "i2": "int2", "u2": "uint2",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -323,7 +314,7 @@ def _problems(m: Manifest) -> Iterator[str]:
     if any(not 0 <= n < 1 << 62 for w in m.weights for n in (w.offset, w.nbytes)):
         yield "a weight is outside of the weights file"
     tensors = [*m.inputs, *m.outputs, *(t for f in m.functions.values() for t in (*f.inputs, *f.outputs))]
-    if any(t.dtype not in NUMPY_NAMES for t in tensors if t.kind == "tensor"):
+    if any(t.dtype not in ELEMENT_TYPES for t in tensors if t.kind == "tensor"):
         yield "an input or output has an unknown element type"
     plans = [m.plan, *(f.plan for f in m.functions.values())]
     sizes = [e for t in tensors for e in t.shape] + [e for p in plans for e in _sizes(p)]
@@ -371,7 +362,7 @@ def _plan_problems(plan: Plan, inputs: int, outputs: int, weights: int) -> Itera
         yield "a storage has no buffer"
     if any(not 0 <= b.storage < len(plan.storages) for b in plan.buffers):
         yield "a buffer is in no storage"
-    if any(b.dtype not in NUMPY_NAMES for b in plan.buffers if not b.opaque):
+    if any(b.dtype not in ELEMENT_TYPES for b in plan.buffers if not b.opaque):
         yield "a buffer has an unknown element type"
     used = [*plan.inputs, *plan.outputs, *(b for s in plan.steps for b in (*s.reads, *s.writes) if b != -1)]
     used += [s.flag for s in plan.steps if s.flag != -1]

@@ -9,20 +9,21 @@ from typing import Any
 import numpy as np
 
 from occ.runtime.dims import MOST_COUNTED, Assumption, evaluate, in_order, symbols, text
+from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import NUMPY_NAMES, Constraint, DimExpr, DimInfo, Manifest, TensorInfo
+from occ.runtime.manifest import Constraint, DimExpr, DimInfo, Manifest, TensorInfo
 from occ.runtime.resident import Resident
 
 
 def numpy_dtype(name: str) -> np.dtype:
     """The numpy dtype of an element type; ml_dtypes must be installed for its types, as it is if inputs exist."""
     try:
-        return np.dtype(NUMPY_NAMES[name])
+        return np.dtype(ELEMENT_TYPES[name].numpy)
     except TypeError:
         import importlib
 
         try:
-            return np.dtype(getattr(importlib.import_module("ml_dtypes"), NUMPY_NAMES[name]))
+            return np.dtype(getattr(importlib.import_module("ml_dtypes"), ELEMENT_TYPES[name].numpy))
         except ImportError:
             return np.dtype(np.uint16 if name == "bf16" else np.uint8)
 
@@ -33,7 +34,7 @@ def dtype_of_numpy_name(name: str) -> np.dtype:
     Raises:
         KeyError: there is none.
     """
-    return numpy_dtype({v: k for k, v in NUMPY_NAMES.items()}[name])
+    return numpy_dtype({t.numpy: k for k, t in ELEMENT_TYPES.items()}[name])
 
 
 def bind_shapes(infos: Sequence[TensorInfo], arrays: Sequence[Any], env: Mapping[str, int]) -> dict[str, int]:

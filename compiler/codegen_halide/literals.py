@@ -10,12 +10,9 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BOOL, DType
 from occ.compiler.ir.te.index import axis_of
 from occ.runtime.dims import MOST_COUNTED
+from occ.runtime.element_types import ELEMENT_TYPES
 
-_CPP_TYPES = {
-    "f64": "double", "f32": "float", "f16": "float16_t", "bf16": "bfloat16_t", "bool": "bool", "i64": "int64_t",
-    "i32": "int32_t", "i16": "int16_t", "i8": "int8_t", "u64": "uint64_t", "u32": "uint32_t", "u16": "uint16_t",
-    "u8": "uint8_t",
-}  # fmt: skip
+_CPP_TYPES = {t.name: t.halide for t in ELEMENT_TYPES.values() if t.halide}
 
 
 def cpp_type(dtype: DType) -> str:

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from occ.compiler.native_entry.conditions import conditions
 from occ.compiler.native_entry.kernel_abi import KernelAbi
 from occ.runtime.dims import DimExpr, symbols, text
+from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.manifest import Manifest, Plan, TensorInfo
 
 MAGIC, VERSION = 0x4643434F, 2
@@ -20,11 +21,7 @@ _EXTENTS_OF_A_RUN = 1 << 30  # and of one with data-dependent extents
 _HEAD = struct.Struct("<8I10I")
 
 # The order of occ_dtype in runtime/c/occ.h, from 1 on.
-DTYPES = (
-    "f32", "f64", "f16", "bf16", "i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64", "bool", "c64", "c128",
-    "f8e4m3fn", "f8e4m3fnuz", "f8e5m2", "f8e5m2fnuz", "f8e8m0", "f6e2m3fn", "f6e3m2fn", "f4e2m1", "i4", "u4", "i2",
-    "u2",
-)  # fmt: skip
+DTYPES = tuple(t.name for t in sorted(ELEMENT_TYPES.values(), key=lambda t: t.abi) if t.abi)
 
 
 class _Block:

@@ -7,14 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from occ.runtime.dims import DimExpr, symbols, text
+from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.manifest import Manifest, TensorInfo
 
-# Element type -> C type. The others take a byte each, complex numbers two floats.
-C_TYPES = {
-    "f64": "double", "f32": "float", "f16": "uint16_t", "bf16": "uint16_t", "bool": "bool", "c64": "float",
-    "c128": "double",
-    **{f"{k}{n}": f"{'u' * (k == 'u')}int{n}_t" for k in "iu" for n in (8, 16, 32, 64)}, "i4": "int8_t", "i2": "int8_t",
-}  # fmt: skip
 _WORDS = """alignas alignof and and_eq asm auto bitand bitor bool break case catch char class compl concept const const_cast consteval
     constexpr constinit continue co_await co_return co_yield decltype default delete do double dynamic_cast else enum explicit
     export extern false float for friend goto if inline int long mutable namespace new noexcept not not_eq nullptr operator or
@@ -101,7 +96,7 @@ _FUNCTIONS = {"//": "quotient", "min": "least", "max": "most"}
 
 
 def c_type(info: TensorInfo) -> str:
-    return C_TYPES.get(info.dtype, "uint8_t")
+    return ELEMENT_TYPES[info.dtype].c
 
 
 _IN_MEMORY = """/* Opens the model with weights in memory, which must stay unchanged until occ_close. Weights at an address that is not a

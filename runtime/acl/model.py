@@ -16,7 +16,7 @@ from occ.runtime.acl.owner import Owner
 from occ.runtime.acl.prototypes import (
     ALL_INPUTS,
     DATA_TYPES,
-    ELEMENT_TYPES,
+    DTYPE_OF,
     FORMAT_ND,
     GEAR_INPUT,
     Batches,
@@ -45,7 +45,7 @@ class ModelTensor:
 
     @property
     def dtype(self) -> str:
-        return ELEMENT_TYPES.get(self.number, f"aclDataType {self.number}")
+        return DTYPE_OF.get(self.number, f"aclDataType {self.number}")
 
     def __str__(self) -> str:
         return f"{self.name}: {self.dtype}[{','.join('?' if d < 0 else str(d) for d in self.dims)}]"

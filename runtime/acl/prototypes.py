@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import ctypes
 
+from occ.runtime.element_types import ELEMENT_TYPES
+
 MAX_DIMS = 128
 MAX_NAME = 128
 GEAR_INPUT = "ascend_mbatch_shape_data"  # the hidden input that selects the gear
@@ -15,17 +17,12 @@ DDR, HBM = 0, 1  # aclrtMemAttr
 FORMAT_ND = 2
 
 # aclDataType of the element types; equal to the number of ge::DataType.
-DATA_TYPES = {
-    "f32": 0, "f16": 1, "i8": 2, "i32": 3, "u8": 4, "i16": 6, "u16": 7, "u32": 8, "i64": 9, "u64": 10, "f64": 11,
-    "bool": 12, "c64": 16, "c128": 17, "bf16": 27, "f8e5m2": 35, "f8e4m3fn": 36, "f8e8m0": 37,
-}  # fmt: skip
+DATA_TYPES = {t.name: t.acl for t in ELEMENT_TYPES.values() if t.acl is not None and t.kind != "s"}
+DTYPE_OF = {number: name for name, number in DATA_TYPES.items()}
 # Type names of `atc --singleop`: aclDataType and bytes.
 SINGLE_OP_TYPES = {
-    "float": (0, 4), "float16": (1, 2), "int8": (2, 1), "int32": (3, 4), "uint8": (4, 1), "int16": (6, 2),
-    "uint16": (7, 2), "uint32": (8, 4), "int64": (9, 8), "uint64": (10, 8), "double": (11, 8), "bool": (12, 1),
-    "complex64": (16, 8), "complex128": (17, 16), "bfloat16": (27, 2),
-}  # fmt: skip
-ELEMENT_TYPES = {number: name for name, number in DATA_TYPES.items()}
+    t.spelled: (DATA_TYPES[t.name], t.itemsize) for t in ELEMENT_TYPES.values() if t.ge and t.name in DATA_TYPES
+}
 FORMATS = {
     "NCHW": 0, "NHWC": 1, "ND": 2, "NC1HWC0": 3, "FRACTAL_Z": 4, "NC1HWC0_C04": 12, "HWCN": 16, "NDHWC": 27,
     "FRACTAL_NZ": 29, "NCDHW": 30, "NDC1HWC0": 32, "FRACTAL_Z_3D": 33, "NC": 35, "NCL": 47,

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 
-from occ.runtime.acl.prototypes import DATA_TYPES, ELEMENT_TYPES, FORMATS, SINGLE_OP_TYPES
+from occ.runtime.acl.prototypes import DATA_TYPES, DTYPE_OF, FORMATS, SINGLE_OP_TYPES
 from occ.runtime.signature import numpy_dtype
 
 SOURCES = Path(__file__).parent / "standin"
@@ -55,7 +55,7 @@ _OP_EXECUTOR = ctypes.CFUNCTYPE(
 
 
 def _view(t: _Tensor) -> np.ndarray:
-    dtype = numpy_dtype(ELEMENT_TYPES[t.dtype])
+    dtype = numpy_dtype(DTYPE_OF[t.dtype])
     shape = tuple(t.dims[: t.rank])
     count = int(np.prod(shape, dtype=np.int64))
     raw = (ctypes.c_char * (count * dtype.itemsize)).from_address(t.data)

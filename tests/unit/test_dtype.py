@@ -8,7 +8,7 @@ import onnx
 import pytest
 
 from occ.compiler.ir import dtype as dt
-from occ.runtime.manifest import NUMPY_NAMES
+from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.signature import numpy_dtype
 
 
@@ -45,7 +45,7 @@ def test_integer_range(t):
 @pytest.mark.parametrize("t", dt.ALL, ids=str)
 def test_the_runtime_knows_the_same_types(t):
     assert numpy_dtype(t.name) == t.numpy
-    assert set(NUMPY_NAMES) == set(dt.BY_NAME)
+    assert set(ELEMENT_TYPES) == set(dt.BY_NAME)
 
 
 def test_strings_of_any_numpy_kind_are_str():

@@ -9,28 +9,27 @@ import ml_dtypes
 import numpy as np
 
 from occ.compiler.ir.dtype import BY_NAME, DType, from_numpy
+from occ.runtime.element_types import ELEMENT_TYPES
 
 # GE spelling -> (number in TensorDescriptor.dtype, number in attributes and in AscendCL, bytes per element). INT4
 # occurs only in constants here, two per byte.
+_IN_AIR = {
+    "FLOAT": 1, "FLOAT16": 2, "INT8": 3, "UINT8": 4, "INT16": 5, "UINT16": 6, "INT32": 7, "INT64": 8, "UINT32": 9,
+    "UINT64": 10, "BOOL": 11, "DOUBLE": 12, "STRING": 13, "COMPLEX64": 16, "COMPLEX128": 17, "BF16": 27,
+}  # fmt: skip
 TYPES: dict[str, tuple[int, int, int]] = {
-    "UNDEFINED": (0, 28, 0), "FLOAT": (1, 0, 4), "FLOAT16": (2, 1, 2), "INT8": (3, 2, 1), "UINT8": (4, 4, 1),
-    "INT16": (5, 6, 2), "UINT16": (6, 7, 2), "INT32": (7, 3, 4), "INT64": (8, 9, 8), "UINT32": (9, 8, 4),
-    "UINT64": (10, 10, 8), "BOOL": (11, 12, 1), "DOUBLE": (12, 11, 8), "STRING": (13, 13, 0), "COMPLEX64": (16, 16, 8),
-    "COMPLEX128": (17, 17, 16), "BF16": (27, 27, 2), "INT4": (28, 29, 1),
-}  # fmt: skip
-_FROM_OCC = {
-    "f32": "FLOAT", "f16": "FLOAT16", "f64": "DOUBLE", "bf16": "BF16", "i8": "INT8", "i16": "INT16", "i32": "INT32",
-    "i64": "INT64", "u8": "UINT8", "u16": "UINT16", "u32": "UINT32", "u64": "UINT64", "bool": "BOOL",
-    "c64": "COMPLEX64", "c128": "COMPLEX128", "str": "STRING",
-}  # fmt: skip
-_TO_OCC = {v: k for k, v in _FROM_OCC.items()}
+    "UNDEFINED": (0, 28, 0),
+    "INT4": (28, 29, 1),
+    **{t.ge: (_IN_AIR[t.ge], t.acl, t.itemsize) for t in ELEMENT_TYPES.values() if t.ge and t.acl is not None},
+}
+_TO_OCC = {t.ge: t.name for t in ELEMENT_TYPES.values() if t.ge}
 FORMATS = {"NCHW": 0, "NHWC": 1, "ND": 2, "NDHWC": 27, "NCDHW": 30}
 FLOATS = frozenset({"FLOAT", "FLOAT16", "DOUBLE", "BF16"})
 
 
 def ge_type(dtype: DType) -> str | None:
     """GE's name of an element type; None if GE has none."""
-    return _FROM_OCC.get(dtype.name)
+    return ELEMENT_TYPES[dtype.name].ge or None
 
 
 def occ_type(name: str) -> DType:

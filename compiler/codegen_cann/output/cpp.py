@@ -13,6 +13,7 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.formats import serial_name
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.graph.prototypes import FormalAttr, Prototype, prototypes
+from occ.runtime.element_types import ELEMENT_TYPES
 
 _INLINE = 64  # elements of a constant that is written into the code; larger ones come from a file
 _HEAD = """\
@@ -56,12 +57,7 @@ ge::Tensor FromFile(const ge::TensorDesc &desc, const char *name) {{
 
 }}  // namespace
 """
-_CTYPES = {
-    "FLOAT": "float", "DOUBLE": "double", "INT8": "int8_t", "UINT8": "uint8_t", "INT16": "int16_t",
-    "UINT16": "uint16_t", "INT32": "int32_t", "UINT32": "uint32_t", "INT64": "int64_t", "UINT64": "uint64_t",
-    "BOOL": "uint8_t",
-    "FLOAT16": "uint16_t", "BF16": "uint16_t",
-}  # fmt: skip
+_CTYPES = {t.ge: "uint8_t" if t.kind == "b" else t.c for t in ELEMENT_TYPES.values() if t.ge and t.kind not in "cs"}
 
 
 def literal(text: str) -> str:

@@ -9,12 +9,9 @@ from typing import Any
 from occ.compiler.codegen_cann.graph.formats import TYPES, stored
 from occ.compiler.codegen_cann.graph.graph import Desc, Graph, Node, Ref
 from occ.compiler.codegen_cann.graph.prototypes import prototypes
+from occ.runtime.element_types import ELEMENT_TYPES
 
-_TYPE_NAMES = {
-    "FLOAT": "float", "FLOAT16": "float16", "BF16": "bfloat16", "DOUBLE": "double", "INT8": "int8", "UINT8": "uint8",
-    "INT16": "int16", "UINT16": "uint16", "INT32": "int32", "UINT32": "uint32", "INT64": "int64", "UINT64": "uint64",
-    "BOOL": "bool", "COMPLEX64": "complex64", "COMPLEX128": "complex128", "STRING": "string",
-}  # fmt: skip
+_TYPE_NAMES = {t.ge: t.spelled for t in ELEMENT_TYPES.values() if t.ge}
 _ATTR_TYPES = {
     "Int": "int", "Float": "float", "Bool": "bool", "String": "string", "Type": "data_type", "ListInt": "list_int",
     "ListFloat": "list_float", "ListBool": "list_bool", "ListString": "list_string", "ListListInt": "list_list_int",

@@ -10,6 +10,7 @@ from onnx.defs import OpSchema
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from occ.runtime.element_types import ELEMENT_TYPES
 
 DTYPE_ATTRS = frozenset(
     {"to", "dtype", "output_dtype", "output_datatype", "stash_type", "softmax_precision", "precision"}
@@ -73,11 +74,4 @@ def value_type(proto: onnx.TypeProto) -> Type | None:
 
 def onnx_type_name(dtype: DType) -> str:
     """The ONNX type constraint for tensors of this element type: `tensor(float)`."""
-    return f"tensor({_ONNX_NAMES.get(dtype.name, dtype.numpy.name)})"
-
-
-_ONNX_NAMES = {
-    "f32": "float", "f64": "double", "str": "string", "f8e4m3fn": "float8e4m3fn", "f8e4m3fnuz": "float8e4m3fnuz",
-    "f8e5m2": "float8e5m2", "f8e5m2fnuz": "float8e5m2fnuz", "f8e8m0": "float8e8m0", "f4e2m1": "float4e2m1",
-    "f6e2m3fn": "float6e2m3", "f6e3m2fn": "float6e3m2",
-}  # fmt: skip
+    return f"tensor({ELEMENT_TYPES[dtype.name].spelled})"
