@@ -74,8 +74,9 @@ f6e3m2fn      6  f  28  22  float6_e3m2fn    float6e3m2      uint8_t   -        
 
 
 def _row(line: str) -> ElementType:
-    name, bits, kind, onnx, abi, *texts, acl = ("" if cell == "-" else cell for cell in line.split())
-    return ElementType(name, int(bits), kind, int(onnx), int(abi), *texts, int(acl) if acl else None)
+    name, bits, kind, onnx, abi, numpy, spelled, c, halide, ge, acl = ("" if x == "-" else x for x in line.split())
+    number = int(acl) if acl else None
+    return ElementType(name, int(bits), kind, int(onnx), int(abi), numpy, spelled, c, halide, ge, number)
 
 
 ELEMENT_TYPES = {t.name: t for t in map(_row, _TABLE.strip().splitlines())}

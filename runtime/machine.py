@@ -37,12 +37,19 @@ _TAIL = "-no_runtime"  # the rest says how kernels are called, not where they ru
 @lru_cache
 def flags() -> frozenset[str]:
     """Flags of the processor; empty if the system does not report them."""
+    first = next(iter(processors()), {})
+    return frozenset(first.get("flags", first.get("Features", "")).split()) - _denied()
+
+
+@lru_cache
+def processors() -> tuple[dict[str, str], ...]:
+    """What /proc/cpuinfo says of each processor, by name; empty if the system has no such file."""
     try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        text = Path("/proc/cpuinfo").read_text()
     except OSError:
-        return frozenset()
-    listed = (line.partition(":")[2].split() for line in lines if line.startswith(("flags", "Features")))
-    return frozenset(next(listed, [])) - _denied()
+        return ()
+    blocks = ((line.partition(":") for line in block.splitlines()) for block in text.strip().split("\n\n"))
+    return tuple({name.strip(): value.strip() for name, _, value in block} for block in blocks)
 
 
 def _denied() -> frozenset[str]:

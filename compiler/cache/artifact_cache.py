@@ -26,6 +26,7 @@ from occ.compiler.cache.file_stamps import Stamps
 from occ.compiler.cache.sources import files_of
 from occ.compiler.diagnostics import error
 from occ.compiler.entry_points import GROUPS, installed
+from occ.runtime.machine import processors
 
 _LEAST = 2 << 30  # bytes of stored artifacts on a small disk; the least recently used ones go first
 _SHARE = 10  # on a larger disk: a tenth of it
@@ -235,7 +236,5 @@ def _stamp(path: str | Path) -> str:
 
 def _processor() -> str:
     """The kernel's description of the first processor, without values that change."""
-    with suppress(OSError):
-        first = Path("/proc/cpuinfo").read_text().partition("\n\n")[0]
-        return "\n".join(line for line in first.splitlines() if "MHz" not in line and "bogomips" not in line)
-    return platform.processor()
+    first = next(iter(processors()), {"": platform.processor()})
+    return "\n".join(f"{k}: {v}" for k, v in first.items() if "MHz" not in k and "bogomips" not in k.lower())

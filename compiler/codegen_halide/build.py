@@ -18,6 +18,7 @@ from occ.compiler.diagnostics import error
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.objects import elf
 from occ.compiler.objects.processors import arch_of
+from occ.runtime.machine import processors
 
 _LINK = ("-shared", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-Wl,-z,noexecstack", "-lm", "-lpthread")
 FEATURES = ("no_runtime", "no_asserts", "no_bounds_query")  # the runtime checks shapes; kernels only compute
@@ -197,8 +198,5 @@ def _host_target(tools: Toolchain, cache: Cache) -> str:
 
 
 def cpu_identity() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return "unknown"
-    return "\n".join(sorted({line for line in lines if line.startswith(("model name", "flags", "Features"))}))
+    told = {f"{name}: {p[name]}" for p in processors() for name in ("model name", "flags", "Features") if name in p}
+    return "\n".join(sorted(told)) or "unknown"

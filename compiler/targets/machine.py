@@ -6,9 +6,8 @@ import os
 import platform
 from dataclasses import dataclass
 from functools import lru_cache
-from pathlib import Path
 
-from occ.runtime.machine import flags
+from occ.runtime.machine import flags, processors
 
 
 @dataclass(frozen=True)
@@ -119,13 +118,10 @@ def _host() -> Machine:
     if platform.machine() not in ("x86_64", "AMD64"):
         arm = platform.machine() in ("aarch64", "arm64", "armv7l")
         return Machine(128, 32, signed_bytes=arm, multiplies_by_element=arm and "asimddp" in flags())
-    try:
-        seen = set(Path("/proc/cpuinfo").read_text().split())
-    except OSError:
-        seen = set[str]()
+    seen = flags()
     cores = os.cpu_count() or 1
     if {"avx512f", "avx512dq", "avx512vl", "avx512bw"} <= seen:
-        bf16, zen = "avx512_bf16" in seen, "AuthenticAMD" in seen
+        bf16, zen = "avx512_bf16" in seen, processors()[0].get("vendor_id") == "AuthenticAMD"
         fours, zen4 = 4 if bf16 else 2, zen and "avx_vnni" not in seen  # which Zen 5 has
         return Machine(
             512, 32, cores, dots_bf16=bf16, int8_dot_width=fours, separate_add_ports=zen, hw_prefetches_rows=zen4
