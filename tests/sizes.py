@@ -13,10 +13,10 @@ ROOT = Path(__file__).parents[1]
 LIMIT = 400
 MOST = {
     "files over 300 lines": 36,
-    "functions over 40 lines": 43,
-    "functions of more than 7 parameters": 71,
+    "functions over 40 lines": 41,
+    "functions of more than 7 parameters": 67,
     "lines over 120 columns": 76,
-    "statements that the formatter skips": 310,
+    "statements that the formatter skips": 297,
 }
 
 

@@ -62,10 +62,9 @@ def halide_target(name: str, sanitize: str = "off") -> str:
 def build(
     functions: Sequence[TeFunc],
     nodes: Mapping[str, Sequence[str]],
+    setup: Setup,
     cache: Cache,
     *,
-    target: str = "host",
-    sanitize: str = "off",
     jobs: int = 2,
     entry: EntryFiles | None = None,
     tell: Tell = lambda _: None,
@@ -75,9 +74,8 @@ def build(
     Args:
         functions: te functions with schedules; their names are the symbols.
         nodes: ONNX nodes of each function, for the comments.
+        setup: see `setup_for`.
         cache: where objects are stored.
-        target: Halide target, or `host`.
-        sanitize: a sanitizer, as in `-C sanitize`.
         jobs: concurrent processes.
         entry: the native entry of the model.
         tell: called with the number of compiled kernels.
@@ -85,7 +83,6 @@ def build(
     Raises:
         CompileError: OCC0401 to OCC0403, the toolchain is missing or fails.
     """
-    setup, _ = setup_for(target, cache, sanitize)
     linker = linker_for(setup)
     compiled = compile_kernels([setup.kernel(f, nodes.get(f.name, ())) for f in functions], setup, cache, jobs, tell)
     kernels = compiled.kernels
@@ -140,15 +137,6 @@ def is_loaded(target: str) -> bool:
     """Whether machines of that kind can load libraries into running programs."""
     arch = arch_of(target)
     return arch is not None and arch.system == "linux"
-
-
-def machine(target: str, cache: Cache, sanitize: str = "off") -> str:
-    """The full Halide target for an option such as `host`, with a sanitizer.
-
-    Raises:
-        CompileError: OCC0401, OCC0402, a part of the toolchain is missing.
-    """
-    return setup_for(target, cache, sanitize)[0].target
 
 
 def link(keys: Sequence[str], tools: Toolchain, cache: Cache, entry: Path | None = None) -> bytes:

@@ -19,14 +19,11 @@ from occ.runtime.artifact import Artifact
 def _generate(c: Build, m: Module) -> Generated:
     from occ.compiler.native_entry.build import entry_code  # LLVM takes most of a second to load
 
-    options = c.options
-    target, sanitize = options.halide_target, options.sanitize
-    machine = halide.machine(target, c.cache, sanitize)
+    setup, _ = halide.setup_for(c.options.halide_target, c.cache, c.options.sanitize)
+    machine = setup.target
     p = planned([m, *c.specialised_modules()], lambda m: cpu_manifest(m, machine))
     entry = entry_code(p.manifest, c.cache)
-    built = halide.build(
-        p.functions, p.nodes, c.cache, target=target, sanitize=sanitize, jobs=c.jobs, entry=entry, tell=c.progress
-    )
+    built = halide.build(p.functions, p.nodes, setup, c.cache, jobs=c.jobs, entry=entry, tell=c.progress)
     objects = {name: path.read_bytes() for name, path in built.objects.items()}
     sources = {f"src/{name}": data for name, data in built.sources.items()}
     artifact = Artifact(p.manifest, p.weights, built.code, sources, _variants(c, machine))

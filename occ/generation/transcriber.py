@@ -124,11 +124,8 @@ class Transcriber:
         """
         samples = sound if isinstance(sound, np.ndarray) else read_sound(Path(sound), self.mel.rate)
         if samples.ndim != 1 or not np.isfinite(samples).all():
-            raise RunError(
-                "OCC0501",
-                f"the sound has the shape {list(samples.shape)}, or is not finite",
-                "pass samples of one channel",
-            )
+            what = f"the sound has the shape {list(samples.shape)}, or is not finite"
+            raise RunError("OCC0501", what, "pass samples of one channel")
         self._check(language, task)
         found, segments, at = list[str](), list[Segment](), 0
         several = len(samples) > self.mel.samples

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
-from occ.compiler.codegen_cann.mapping.convolution import convolve, fitted, spread_out
+from occ.compiler.codegen_cann.mapping.convolution import ConvAttrs, convolve, fitted, spread_out
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.shape import gathered
 from occ.compiler.ir.op import Op
@@ -37,7 +37,7 @@ def _col2im(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
     for tap, at in enumerate(np.ndindex(*block)):
         kernel[(slice(None), tap, *(b - 1 - i for b, i in zip(block, at, strict=True)))] = 1
     parts = spread_out(e, e.reshape(x, (x.shape[0], channels * taps, *counts)), strides)
-    return convolve(e, *fitted(e, parts, pads, e.constant(kernel), None), [1] * n, dilations, channels)
+    return convolve(e, *fitted(e, parts, pads, e.constant(kernel), None), ConvAttrs([1] * n, dilations, channels))
 
 
 def _deform_conv(e: Emitter, op: Op, x: Ref, w: Ref, offset: Ref, b: Ref | None = None, mask: Ref | None = None) -> Ref:
@@ -70,7 +70,7 @@ def _deform_conv(e: Emitter, op: Op, x: Ref, w: Ref, offset: Ref, b: Ref | None 
         taken = e.op("Mul", taken, e.reshape(mask, (n * groups, 1, taps * out[0], out[1])))
     windows = e.reshape(taken, (n, c * taps, *out))
     flat_kernel = e.reshape(w, (w.shape[0], w.shape[1] * taps, 1, 1))
-    return convolve(e, windows, flat_kernel, b, [(0, 0)] * 2, [1] * 2, [1] * 2, a.group)
+    return convolve(e, windows, flat_kernel, b, [(0, 0)] * 2, ConvAttrs([1] * 2, [1] * 2, a.group))
 
 
 ROWS: dict[str, Row] = {"Col2Im": _col2im, "DeformConv": _deform_conv}

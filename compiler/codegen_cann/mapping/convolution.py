@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -22,22 +22,39 @@ _STEPS = 256  # the product of a native transposed convolution's strides must be
 _MOST_FRAMES = 1 << 28  # maximum total elements of a convolution's frames
 
 
+class ConvAttrs(NamedTuple):
+    """Strides and dilations of a convolution along its spatial axes, and its groups."""
+
+    strides: Sequence[int]
+    dilations: Sequence[int]
+    groups: int
+
+    @classmethod
+    def of(cls, op: Op, n: int) -> ConvAttrs:
+        """Those of a Conv or ConvTranspose over `n` axes."""
+        return cls(list(op.a.strides or [1] * n), list(op.a.dilations or [1] * n), op.a.group)
+
+    def with_axis(self) -> ConvAttrs:
+        """The same with another axis in front, of one element."""
+        return ConvAttrs([1, *self.strides], [1, *self.dilations], self.groups)
+
+
 def convolve(
-    e: Emitter, x: Ref, w: Ref, b: Ref | None, pads: Sequence[tuple[int, int]], strides: Sequence[int],
-    dilations: Sequence[int], groups: int, out: Desc | None = None,
+    e: Emitter, x: Ref, w: Ref, b: Ref | None, pads: Sequence[tuple[int, int]], attrs: ConvAttrs,
+    out: Desc | None = None,
 ) -> Ref:  # fmt: skip
     """A Conv2D or Conv3D of 1 to 3 spatial axes; results have the type of `x`, or that of `out`."""
-    n = len(x.shape) - 2
+    n, (strides, dilations, groups) = len(x.shape) - 2, attrs
     if n == 1:
         x, w = (e.op("Unsqueeze", v, out=Desc(v.dtype, (*v.shape[:2], 1, v.shape[2])), axes=[2]) for v in (x, w))
-        made = convolve(e, x, w, b, [(0, 0), *pads], [1, *strides], [1, *dilations], groups, out)
+        made = convolve(e, x, w, b, [(0, 0), *pads], attrs.with_axis(), out)
         return e.op("Squeeze", made, out=Desc(made.dtype, (*made.shape[:2], made.shape[3])), axis=[2])
     if n not in (2, 3):
         raise Unsupported(f"GE has no convolution over {n} axes")
     if n == 2 and max(map(max, pads)) > PAD:
         x, pads = padded(e, x, pads), [(0, 0)] * n
     if n == 2 and (max(w.shape[2:]) > FILTER or max(strides) > STRIDE or max(dilations) > DILATION):
-        return _framed(e, padded(e, x, pads), w, b, strides, dilations, groups, x.dtype if out is None else out.dtype)
+        return _framed(e, padded(e, x, pads), w, b, attrs, x.dtype if out is None else out.dtype)
     layout = "NCHW" if n == 2 else "NCDHW"
     kernel = w.shape[2:]
     spatial = [(x.shape[2 + k] + sum(pads[k]) - dilations[k] * (kernel[k] - 1) - 1) // strides[k] + 1 for k in range(n)]
@@ -51,14 +68,12 @@ def convolve(
     return made
 
 
-def _framed(
-    e: Emitter, x: Ref, w: Ref, b: Ref | None, strides: Sequence[int], dilations: Sequence[int], groups: int, dtype: str
-) -> Ref:
+def _framed(e: Emitter, x: Ref, w: Ref, b: Ref | None, attrs: ConvAttrs, dtype: str) -> Ref:
     """A convolution over two axes as a product of its filters with the windows of the input, gathered into frames.
 
     It supports filters, strides and dilations beyond Conv2D's limits, as in audio front ends.
     """
-    (n, c, *_), (m, _, *kernel) = x.shape, w.shape
+    (n, c, *_), (m, _, *kernel), (strides, dilations, groups) = x.shape, w.shape, attrs
     size: list[int] = []
     for k in (0, 1):
         reach = dilations[k] * (kernel[k] - 1) + 1
@@ -86,9 +101,7 @@ def _conv(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) -> Ref:
     n, a = len(x.shape) - 2, op.a
     if a.pads and min(a.pads) < 0:
         raise Unsupported("its pads are negative")
-    pads = window_pads(op, x.shape[2:], w.shape[2:])
-    strides, dilations = list(a.strides or [1] * n), list(a.dilations or [1] * n)
-    return convolve(e, x, w, b, pads, strides, dilations, a.group)
+    return convolve(e, x, w, b, window_pads(op, x.shape[2:], w.shape[2:]), ConvAttrs.of(op, n))
 
 
 def conv_transpose_pads(op: Op, size: Sequence[int], kernel: Sequence[int]) -> list[int]:
@@ -129,9 +142,8 @@ def _conv_transpose(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None = None) ->
         spread = (x.shape[2 + k] - 1) * strides[k] + 1
         begin = reach - begins[k]
         pads.append((begin, out[k] + reach - spread - begin))
-    return convolve(
-        e, *fitted(e, spread_out(e, x, strides), pads, turned(e, w, a.group), b), [1] * n, dilations, a.group
-    )
+    fitting = fitted(e, spread_out(e, x, strides), pads, turned(e, w, a.group), b)
+    return convolve(e, *fitting, ConvAttrs([1] * n, dilations, a.group))
 
 
 def fitted(
@@ -182,22 +194,19 @@ def _halved(e: Emitter, x: Ref) -> Ref:
 
 
 def _native_transpose(e: Emitter, op: Op, x: Ref, w: Ref, b: Ref | None, begins: Sequence[int]) -> Ref:
-    n, a = len(x.shape) - 2, op.a
+    n = len(x.shape) - 2
+    attrs, out = ConvAttrs.of(op, n), op.result.tensor.static[2:]
     if n == 1:
-        inner = [e.op("Unsqueeze", v, out=Desc(v.dtype, (*v.shape[:2], 1, v.shape[2])), axes=[2]) for v in (x, w)]
-        strides, dilations, kernel = [1, *(a.strides or [1])], [1, *(a.dilations or [1])], (1, w.shape[2])
-        out, first = (1, op.result.tensor.static[2]), [0, *begins]
-        made = _transpose_node(e, inner[0], inner[1], b, strides, dilations, kernel, out, first, a.group)
+        x, w = (e.op("Unsqueeze", v, out=Desc(v.dtype, (*v.shape[:2], 1, v.shape[2])), axes=[2]) for v in (x, w))
+        made = _transpose_node(e, x, w, b, attrs.with_axis(), (1, *out), [0, *begins])
         return e.op("Squeeze", made, out=Desc(made.dtype, (*made.shape[:2], made.shape[3])), axis=[2])
-    strides, dilations = list(a.strides or [1] * n), list(a.dilations or [1] * n)
-    out = op.result.tensor.static[2:]
-    return _transpose_node(e, x, w, b, strides, dilations, w.shape[2:], out, begins, a.group)
+    return _transpose_node(e, x, w, b, attrs, out, begins)
 
 
 def _transpose_node(
-    e: Emitter, x: Ref, w: Ref, b: Ref | None, strides: Sequence[int], dilations: Sequence[int], kernel: Sequence[int],
-    out: Sequence[int], begins: Sequence[int], groups: int,
-) -> Ref:  # fmt: skip
+    e: Emitter, x: Ref, w: Ref, b: Ref | None, attrs: ConvAttrs, out: Sequence[int], begins: Sequence[int]
+) -> Ref:
+    kernel, (strides, dilations, groups) = w.shape[2:], attrs
     n = len(kernel)
     pads: list[tuple[int, int]] = []
     extra: list[int] = []

@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.ascend_quant import factor_of, number, quantised
-from occ.compiler.codegen_cann.mapping.convolution import convolve
+from occ.compiler.codegen_cann.mapping.convolution import ConvAttrs, convolve
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.quantize import dequantized, integer_product, rounded, signed, sums, times
 from occ.compiler.codegen_cann.mapping.quantized_chains import QuantizedChain, convolution
@@ -39,7 +39,7 @@ def _convolution(e: Emitter, op: Op, x: Ref, w: Ref, xz: Ref | None, wz: Ref | N
         pads = [(0, 0)] * n
 
     def applied(filters: Ref) -> Ref:
-        return convolve(e, left, filters, None, pads, strides, dilations, attrs.group, Desc("INT32", ()))
+        return convolve(e, left, filters, None, pads, ConvAttrs(strides, dilations, attrs.group), Desc("INT32", ()))
 
     total = applied(right)
     if a is not None:

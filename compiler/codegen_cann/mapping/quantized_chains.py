@@ -13,7 +13,7 @@ import numpy as np
 from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.ascend_quant import can, direct, known_sums, number, requantised
 from occ.compiler.codegen_cann.mapping.chip import DILATION, FILTER, PAD, STRIDE
-from occ.compiler.codegen_cann.mapping.convolution import convolve
+from occ.compiler.codegen_cann.mapping.convolution import ConvAttrs, convolve
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.quantize import signed
 from occ.compiler.codegen_cann.mapping.window import padded, window_pads
@@ -83,7 +83,9 @@ def convolution(e: Emitter, op: Op, x: Ref, w: Ref, how: QuantizedChain) -> Ref 
     if not taken and zero:
         codes, pads = padded(e, codes, pads, e.constant(np.array(zero, np.int8))), [(0, 0)] * 2
         less = known_sums(w.node.value, zero, (1, 2, 3))
-    total = convolve(e, codes, w, _bias(e, how.bias, less), pads, strides, dilations, a.group, Desc("INT32", ()))
+    total = convolve(
+        e, codes, w, _bias(e, how.bias, less), pads, ConvAttrs(strides, dilations, a.group), Desc("INT32", ())
+    )
     assert how.factor is not None, "it fits"
     made = requantised(e, total, how.factor, number(how.zero) or 0, how.out)
     if n == 2:

@@ -47,17 +47,13 @@ def take_pictures(
         arg = next(a for a in m.main.args if a.name == name)
         readers = [p for p in parts if arg in p.inputs]
         if len(readers) != 1 or not readers[0].on_device or arg in m.main.results:
-            raise error(
-                "OCC0603",
-                f"`aipp={options.aipp}`: the input `{name}` is not read by one part on the device alone",
-                help="`occ check` says what the CPU runs; build with `-C cpu_fallback=off`",
-            )
+            what = f"`aipp={options.aipp}`: the input `{name}` is not read by one part on the device alone"
+            raise error("OCC0603", what, help="`occ check` says what the CPU runs; build with `-C cpu_fallback=off`")
         graph, rank = graphs[readers[0].name], readers[0].inputs.index(arg)
         node = graph.data[rank]
         if node.outputs[0].dtype not in FLOATS:
-            raise error(
-                "OCC0603", f"`aipp={options.aipp}`: the input `{name}` is {node.outputs[0].dtype}, AIPP makes floats"
-            )
+            what = f"`aipp={options.aipp}`: the input `{name}` is {node.outputs[0].dtype}, AIPP makes floats"
+            raise error("OCC0603", what)
         node.outputs[0] = replace(node.outputs[0], format="NCHW")
         arg.type = TensorType(U8, picture.shape(shapes[name][0]))
         texts[graph.name] = texts.get(graph.name, "") + picture.text(rank)
