@@ -18,6 +18,7 @@ from occ.compiler.ir.types import Type
 from occ.compiler.ir.value import Value
 
 if TYPE_CHECKING:
+    from occ.compiler.ir.operator.matrix_product import MatrixProduct
     from occ.compiler.ir.operator.spec import OpSpec
 
 # Plain Python: int, float, str, bool, DType, dims, tuples of these, an ndarray for tensors, or None.
@@ -178,6 +179,12 @@ class Op:
     def a(self) -> SimpleNamespace:
         """Attributes by name, including the operator's defaults."""
         return self.spec.attributes(self.attrs)
+
+    @property
+    def matrix_product(self) -> MatrixProduct | None:
+        """How the op multiplies by a matrix; None if it does not."""
+        form = self.spec.matrix_product
+        return None if form is None else form(self.a)
 
     def walk(self) -> Iterator[Op]:
         """This op and all ops in its regions, outer before inner."""

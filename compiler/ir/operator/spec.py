@@ -24,6 +24,7 @@ from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.kernel import Kernel
 from occ.compiler.ir.layout import Layout
 from occ.compiler.ir.operator.attributes import Attributes
+from occ.compiler.ir.operator.matrix_product import MatrixProduct
 from occ.compiler.ir.operator.onnx_release import check_release
 from occ.compiler.ir.operator.onnx_values import attr_kind, attr_value
 from occ.compiler.ir.operator.random_shapes import Sample
@@ -117,6 +118,7 @@ class OpSpec:
             `reads`; `rows` (the default otherwise).
         weight: `weight(*operands, a=attributes, lanes=elements of a vector)` returns the desired layout of the second
             operand if it is a constant, or None.
+        matrix_product: `matrix_product(attributes)`, of one that multiplies by a matrix; see `Op.matrix_product`.
         joins: whether the result concatenates the operands along `axis`, so that they may be computed inside it.
         sample: shapes of random operands that are valid, see `samples`; None if any that broadcast are.
         limits: what it requires, for the reference.
@@ -144,6 +146,7 @@ class OpSpec:
     reads: str | Callable[..., str] = ""
     writes: str | Callable[..., str] = ""
     weight: Callable[..., Layout | None] | None = None
+    matrix_product: Callable[[Any], MatrixProduct] | None = None
     joins: bool = False
     sample: Sample | None = None
     limits: str = ""

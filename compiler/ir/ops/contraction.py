@@ -6,6 +6,7 @@ from __future__ import annotations
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import F64
 from occ.compiler.ir.layout import in_panels
+from occ.compiler.ir.operator.matrix_product import MatrixProduct
 from occ.compiler.ir.operator.random_shapes import matrices
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.shape import broadcast_shapes, broadcasts_to, equal_dims, show_shape
@@ -44,6 +45,9 @@ def matmul(t: Builder, name: str, a_: Tensor, b_: Tensor) -> Tensor:
 class MatMul:
     """numpy.matmul: 1-D operands are a row on the left and a column on the right, batch axes broadcast."""
 
+    def matrix_product(a):
+        return MatrixProduct()
+
     def weight(a_, b_, *, a, lanes):
         return in_panels(b_.shape, 1, (1, 0), lanes, lanes // 2) if b_.rank == 2 and b_.dtype.is_float else None
 
@@ -55,6 +59,9 @@ class MatMul:
 @op("Gemm", tags=("contraction",), sample=matrices, reads="rows")
 class Gemm:
     """`alpha * A' @ B' + beta * C`."""
+
+    def matrix_product(a):
+        return MatrixProduct(bool(a.transA), bool(a.transB), a.alpha, a.beta)
 
     def weight(a_, b_, c=None, *, a, lanes):
         axis = 0 if a.transB else 1

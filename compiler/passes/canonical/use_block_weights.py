@@ -69,9 +69,10 @@ def column(op: Op, rw: Rewriter) -> bool:
 
 def _quantised(op: Op, *, columns: bool) -> _Quantised | None:
     """The constant that a product reads through DequantizeLinear; None if it does not have this form."""
-    turned = op.name == "Gemm" and bool(op.a.transB)
-    if op.name == "Gemm" and (op.a.transA or op.a.alpha != 1 or op.a.beta != 1):
+    form = op.matrix_product
+    if form is None or form.left_transposed or form.is_scaled:
         return None
+    turned = form.right_transposed
     maker = _maker(op.operands[1])
     if maker is not None and maker.name == "Transpose" and maker.a.perm in (None, (1, 0)):
         maker, turned = _maker(maker.operands[0]), not turned

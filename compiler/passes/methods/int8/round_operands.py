@@ -71,7 +71,9 @@ class _ToBf16:
     def takes(self, op: Op) -> bool:
         """Whether a product is to be rounded."""
         w = op.operands[1]
-        return isinstance(w, Weight) and (op.name != "Conv" or (op.a.group == 1 and w.data.shape[1] >= _CHANNELS))
+        return isinstance(w, Weight) and (
+            op.matrix_product is not None or (op.a.group == 1 and w.data.shape[1] >= _CHANNELS)
+        )
 
     def product(self, op: Op) -> None:
         """Round the operands of a product."""
@@ -97,9 +99,8 @@ class _ToCodes:
 
     def takes(self, op: Op) -> bool:
         """Whether a product is to be computed on codes."""
-        plain = op.name == "MatMul" or (op.name == "Gemm" and op.a.alpha == op.a.beta == 1)
-        w = op.operands[1]
-        if not plain or not isinstance(w, Weight) or _extents(op, w)[0] > _DEEPEST:
+        form, w = op.matrix_product, op.operands[1]
+        if form is None or form.is_scaled or not isinstance(w, Weight) or _extents(op, w)[0] > _DEEPEST:
             return False
         return bool(np.isfinite(w.data).all())
 
@@ -113,12 +114,12 @@ class _ToCodes:
             between = b.row_range(x)
             self._known[x] = between, b.row_codes(x, between)
         between, codes = self._known[x]
-        key = w, op.name == "Gemm" and bool(op.a.transB)
+        form, bias = op.matrix_product, (*op.operands, None)[2]
+        key = w, form is not None and form.right_transposed
         if key not in self._weights:
             self._weights[key] = self._weight(w, turned=key[1])
         of_weight, scale, total = self._weights[key]
         made = b.from_row_codes(b.MatMulInteger(codes, of_weight), between, scale, total)
-        bias = op.operands[2] if op.name == "Gemm" and len(op.operands) > 2 else None
         self.rw.replace(op, [made if bias is None else b.Add(made, bias)])
 
     def _weight(self, w: Weight, *, turned: bool) -> tuple[Weight, Weight, Weight]:
@@ -131,12 +132,13 @@ class _ToCodes:
 
 def _is_product(op: Op, least: int, reuse: int) -> bool:
     """Whether an op multiplies f32 by a constant matrix or filters, with enough work to pay off; false once rounded."""
-    if op.name not in ("MatMul", "Gemm", "Conv"):
+    form = op.matrix_product
+    if form is None and op.name != "Conv":
         return False
     x, w = op.operands[:2]
     if not isinstance(w, Weight) or x is None or isinstance(x, Weight) or w.tensor.dtype != F32:
         return False
-    if op.name != "Conv" and (w.tensor.rank != 2 or x.tensor.rank < 2 or (op.name == "Gemm" and op.a.transA)):
+    if form is not None and (w.tensor.rank != 2 or x.tensor.rank < 2 or form.left_transposed):
         return False
     terms, columns = _extents(op, w)
     if is_rounded(x) is not None or terms * columns < reuse * (terms + columns):
@@ -146,7 +148,8 @@ def _is_product(op: Op, least: int, reuse: int) -> bool:
 
 def _extents(op: Op, w: Weight) -> tuple[int, int]:
     """The number of terms of each sum, and of columns of a weight."""
-    columns = w.data.shape[0 if op.name == "Conv" or (op.name == "Gemm" and op.a.transB) else -1]
+    form = op.matrix_product
+    columns = w.data.shape[0 if form is None or form.right_transposed else -1]
     return w.data.size // max(columns, 1), columns
 
 

@@ -192,16 +192,16 @@ def rounded_convolution(op: Op, rw: Rewriter) -> bool:
 def rounded_product(op: Op, rw: Rewriter) -> bool:
     """`MatMul(Cast(x: bf16), w)` or Gemm, with a weight that is exactly bf16, or all bf16 --> `matmul_dot`."""
     found = _rounded(op)
-    is_gemm = op.name == "Gemm"
-    if found is None or found[1].ndim != 2 or (is_gemm and (op.a.transA or op.a.alpha != 1 or op.a.beta != 1)):
+    form = op.matrix_product
+    if found is None or found[1].ndim != 2 or form is None or form.left_transposed or form.is_scaled:
         return False
     x, w = found
-    w = w.T if is_gemm and op.a.transB else w
+    w = w.T if form.right_transposed else w
     if w.shape[1] < _LEAST or w.shape[0] == 0 or x.tensor.rank < 2:
         return False
     b = rw.builder(op)
     made = b.matmul_dot(x, b.constant(_in_groups(w, 0, 2)))
-    bias = op.operands[2] if is_gemm and len(op.operands) > 2 else None
+    bias = (*op.operands, None)[2]
     return _with_bias(op, made, bias, rw)
 
 

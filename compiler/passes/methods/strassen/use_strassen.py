@@ -13,6 +13,7 @@ from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.layout import panel_width
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
+from occ.compiler.ir.operator.matrix_product import MatrixProduct
 from occ.compiler.ir.ops.own.strassen import quarters_of_weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.value import Value, Weight
@@ -55,9 +56,10 @@ class UseStrassen(Pass):
         used = 0
         for func in m.funcs.values():
             for op in list(func.body.body):
-                if op.name in ("MatMul", "Gemm") and self._takes(op, lanes):
+                form = op.matrix_product
+                if form is not None and self._takes(op, form, lanes):
                     w = op.operands[1]
-                    rw.replace(op, [_product(op, made, rw, m, ctx.machine)])
+                    rw.replace(op, [_product(op, form, made, rw, ctx.machine)])
                     used += 1
                     if isinstance(w, Weight):
                         m.release_weight(w)
@@ -65,7 +67,7 @@ class UseStrassen(Pass):
         rw.hits["use-strassen"] += used
         return finish(rw, ctx, used)
 
-    def _takes(self, op: Op, lanes: int) -> bool:
+    def _takes(self, op: Op, form: MatrixProduct, lanes: int) -> bool:
         x, w = op.operands[:2]
         if (
             x is None
@@ -75,7 +77,7 @@ class UseStrassen(Pass):
             or w.tensor.rank != 2
         ):
             return False
-        if x.tensor.rank < 2 or (op.name == "Gemm" and op.a.transA):
+        if x.tensor.rank < 2 or form.left_transposed:
             return False
         rows, every = x.tensor.dims[-2], product(x.tensor.dims[:-1])
         if not isinstance(rows, int) or rows < _LEAST_ROWS:
@@ -90,18 +92,18 @@ def _is_finite(data: np.ndarray) -> bool:
     return bool(np.isfinite(data.min()) and np.isfinite(data.max()))
 
 
-def _product(op: Op, made: dict[_Key, Weight], rw: Rewriter, m: Module, machine: Machine) -> Value:
+def _product(op: Op, form: MatrixProduct, made: dict[_Key, Weight], rw: Rewriter, machine: Machine) -> Value:
     x, w, c = (*op.operands, None)[:3]
     assert x is not None
     assert isinstance(w, Weight)
-    flipped, alpha = (bool(op.a.transB), float(op.a.alpha)) if op.name == "Gemm" else (False, 1.0)
+    flipped, alpha = form.right_transposed, form.alpha
     lanes = machine.lanes(32)
     width = panel_width(w.data.shape[0 if flipped else 1] // 2, lanes, lanes)
     key = (w.name, flipped, alpha)
     if key not in made:
         data = w.data.T if flipped else w.data
         data = data if alpha == 1 else data * np.float32(alpha)
-        made[key] = m.add_weight(f"{w.name}.strassen", quarters_of_weight(data, width))
+        made[key] = rw.module.add_weight(f"{w.name}.strassen", quarters_of_weight(data, width))
     b = rw.builder(op)
     rows = x.tensor.dims[-2]
     assert isinstance(rows, int)
@@ -110,4 +112,4 @@ def _product(op: Op, made: dict[_Key, Weight], rw: Rewriter, m: Module, machine:
     y = b.strassen(x, made[key], rows=ceil(half / tile) * tile, width=width)
     if c is None:
         return y
-    return b.Add(y, c if op.a.beta == 1 else b.Mul(c, b.constant(np.array(op.a.beta, np.float32))))
+    return b.Add(y, c if form.beta == 1 else b.Mul(c, b.constant(np.array(form.beta, np.float32))))
