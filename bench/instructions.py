@@ -22,13 +22,14 @@ import onnx
 from onnx import numpy_helper
 
 from occ.compiler.objects.processors import PROCESSORS
+from occ.compiler.targets.machine import machine_of
 
 # Processors that code is made for, the cores that llvm-mca reckons for each, and how many multiply-adds of a whole
 # vector of the target a core begins in a cycle.
 CORES = {
     "x86-64-v3": {"haswell": 2, "skylake": 2, "znver3": 2},
     "x86-64-v4": {"skylake-avx512": 2},
-    "znver4": {"znver4": 1, "icelake-server": 1},
+    "znver4": {"znver4": 1},
     "cortex-a72": {"cortex-a72": 2},
     "cortex-a76": {"neoverse-n1": 2, "neoverse-n2": 2, "neoverse-v1": 4, "apple-m1": 4},
 }
@@ -52,18 +53,23 @@ class Loop:
         body: with the jump at its end.
         by: the instruction that multiplies.
         products: multiplications of a pass.
-        multiplies: instructions `by`.
+        each: products in a byte of its registers.
     """
 
     body: tuple[str, ...]
     by: str
     products: float
-    multiplies: int
+    each: float
+
+    def least(self, units: int, vector_bytes: int) -> float:
+        """Cycles of the products alone, if units of a core take a whole vector each."""
+        return self.products / (units * vector_bytes * self.each)
 
 
 def loops(listing: str) -> Iterator[Loop]:
-    """The innermost loops of disassembled functions that multiply."""
-    for function in re.split(r"\n\n[0-9a-f]+ <.*>:\n", listing):
+    """The innermost loops that multiply in disassembled kernels; functions of the runtime are C++."""
+    parts = re.split(r"\n\n[0-9a-f]+ <(.*)>:\n", listing)
+    for function in (code for name, code in zip(parts[1::2], parts[2::2], strict=True) if not name.startswith("_Z")):
         lines = [(int(m[1], 16), m[2], m[3]) for m in map(_LINE.match, function.splitlines()) if m]
         at = {address: k for k, (address, _, _) in enumerate(lines)}
         back = [(at[t], k) for k, (a, op, rest) in enumerate(lines) for t in _target(op, rest) if t <= a and t in at]
@@ -82,7 +88,7 @@ def _loop(body: list[str]) -> Iterator[Loop]:
     for name, each in MULTIPLIES:
         of = [line for line in body if line.startswith(name)]
         if of:
-            yield Loop(tuple(body), name, sum(_bytes(line) for line in of) * each, len(of))
+            yield Loop(tuple(body), name, sum(_bytes(line) for line in of) * each, each)
             return
 
 
@@ -200,10 +206,11 @@ def row(kernel: str, processor: str, *, show: bool = False) -> None:
     loop = inner_loop(KERNELS[kernel](), processor, ())
     share = 64 / loop.products
     kind = PROCESSORS[processor]
+    wide = machine_of(kind).vector_bits // 8
     cells: list[str] = []
     for core, units in CORES[processor].items():
         taken = cycles(loop, core, kind)
-        cells.append(f"{core} {taken * share:.2f} ({loop.multiplies / units / taken:.0%})")
+        cells.append(f"{core} {taken * share:.2f} ({loop.least(units, wide) / taken:.0%})")
     print(f"| {kernel} | {processor} | `{loop.by}` | {len(loop.body) * share:.1f} | {', '.join(cells)} |", flush=True)
     if show:
         print("\n".join(f"    {line}" for line in loop.body))
