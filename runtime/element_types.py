@@ -1,4 +1,4 @@
-"""The table of element types: a row for each, and a column for each system that has a name or a number of its own for it."""
+"""The table of element types: a row for each, with the name or number that each system has for it."""
 
 from __future__ import annotations
 
