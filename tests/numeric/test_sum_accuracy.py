@@ -65,3 +65,14 @@ def test_error_of_long_products_with_weights(target: str) -> None:
         want = {"y": x @ w, "z": np.einsum("nchwyx,ocyx->nohw", windows, k.astype(np.float64))}
         for name, got in session.run(feed).items():
             assert np.max(np.abs(got / want[name] - 1)) < CLOSE, (name, n)
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("level", ["1", "2"])
+def test_long_products_whose_blocks_do_not_divide_them_at_any_level(level: str) -> None:
+    """Where extents are values of the call, a prefetch divided by the steps of the last block, and the generator ended: OCC0403."""
+    rng = np.random.default_rng(2)
+    x, w = rng.uniform(0.5, 1.5, (3, 4111)).astype(np.float32), rng.uniform(0.5, 1.5, (4111, 117)).astype(np.float32)
+    model = model_of("g (float[n, 4111] x) => (float[n, 117] y) { y = MatMul(x, w) }", {"w": w})
+    y = occ.compile(model, "cpu", options={"optimize": level}).run({"x": x})["y"]
+    assert np.max(np.abs(y / (x.astype(np.float64) @ w) - 1)) < CLOSE

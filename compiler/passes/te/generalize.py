@@ -22,7 +22,7 @@ from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.te.bind_dims import bind_dims, with_dims, without_whole_parts
 from occ.compiler.passes.te.dim_names import named_by_role
-from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, loop_facts
+from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
 from occ.compiler.passes.te.scaled_dims import scaled
 
 SMALL = 8  # extents up to this stay numbers: taps of windows, colour channels, unrolled loops
@@ -379,14 +379,14 @@ class _Sizes:
         factors = {k: self.f.schedule[k].args[3] for k in sorted(self.facts.blocks)}
         blocks = {k: n for k, n in factors.items() if isinstance(n, int) or (isinstance(n, Sym) and not n.is_symbol)}
         lengths = {k: self._symbol(n, 1) for k, n in blocks.items()}
-        wide = {p.name: p.type for p in params}
 
         def args(k: int, d: Directive) -> tuple[Arg, ...]:
             if d.call == "fetch_ahead":
-                return (d.args[0], *_panels(d, self.f, wide[str(d.args[0])]))
+                return (d.args[0], *_panels(d, self.f, next(p.type for p in params if p.name == d.args[0])))
             return (*d.args[:3], lengths[k], *d.args[4:]) if k in lengths else d.args
 
-        return tuple(replace(d, args=args(k, d)) for k, d in enumerate(self.f.schedule))
+        kept = [d.call != "fetch_ahead" or not cut_short(self.f, d.stage) for d in self.f.schedule]
+        return tuple(replace(d, args=args(k, d)) for k, d in enumerate(self.f.schedule) if kept[k])
 
 
 def _panels(d: Directive, f: TeFunc, general: TensorType) -> list[Arg]:

@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 from math import lcm
 
 from occ.compiler.ir.dim import Sym, is_multiple
-from occ.compiler.ir.te.function import Scatter, TeFunc, reduce_axes
+from occ.compiler.ir.te.expr import Reduce, Select
+from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import Directive
 
 _ANY = ("GuardWithIf", "Predicate", "PredicateLoads", "PredicateStores")  # tails for extents of any length
@@ -151,3 +153,14 @@ class _Walk:
             facts.at_least = max(facts.at_least, size)
         else:
             facts.known = True
+
+
+def cut_short(f: TeFunc, stage: str) -> bool:
+    """Whether a stage sums blocks of which the last may be shorter.
+
+    Then no number of its steps is typical, by which prefetches are spread.
+    """
+    found = next((s for s in f.stages if s.name == stage), None)
+    if not isinstance(found, TeStage) or found.role != SUM_BLOCK:
+        return False
+    return isinstance(found.expr, Reduce) and isinstance(found.expr.body, Select)
