@@ -15,7 +15,7 @@ from typing import Any
 
 from occ.runtime.errors import RunError
 
-FAMILIES = ("select", "sizes", "sequence", "text", "random", "image", "constant", "ml_scores", "ml_labels", "exported")
+FAMILIES = ("select", "sizes", "sequence", "text", "random", "image", "constant", "ml_scores", "ml_labels", "contrib")
 
 
 @cache
