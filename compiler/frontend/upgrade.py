@@ -231,12 +231,18 @@ def _step_of_one(n: Node) -> None:
 # Operators equivalent to others: onnxruntime's quantiser writes two for types that old operator sets lack, one was
 # renamed, and some predate those of ONNX and were written by torch exporters; one was experimental in ONNX. Those have
 # another form, and a rule follows.
+def _wide_indices(n: Node) -> None:
+    """Indices may be i32."""
+    if len(n.operands) > 1:
+        n.operands[1] = n.emit("Cast", [n.operands[1]], {"to": dt.I64})
+
+
 SAME: dict[str, tuple[str, UpgradeStep | None]] = {
     "DynamicSlice": ("Slice", None),
     "com.microsoft.QuantizeLinear": ("QuantizeLinear", None),
     "com.microsoft.DequantizeLinear": ("DequantizeLinear", None),
     "com.microsoft.TransposeMatMul": ("com.microsoft.FusedMatMul", None),
-    "com.microsoft.GatherND": ("GatherND", None),
+    "com.microsoft.GatherND": ("GatherND", _wide_indices),
     "com.microsoft.GridSample": ("GridSample", _grid_sample),
     "com.microsoft.Pad": ("Pad", _flat_pads),
     "com.microsoft.Range": ("Range", _step_of_one),

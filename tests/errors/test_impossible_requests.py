@@ -237,6 +237,8 @@ AT_BUILD: dict[str, ModelProto] = {
     "`output_padding` of `ConvTranspose` is [1,1]": model(
         "ConvTranspose", {"x": f(1, 1, 3, 3), "w": f(1, 1, 2, 2)}, output_padding=[1, 1]
     ),
+    "`pads` of `MaxPool` are [2,0]": model("MaxPool", {"x": f(1, 1, 4)}, kernel_shape=[2], pads=[2, 0]),
+    "`pads` of `AveragePool` are [0,3]": model("AveragePool", {"x": f(1, 1, 4)}, kernel_shape=[3], pads=[0, 3]),
     "`output_shape` of `MaxUnpool` is [1,1,4,0]": model(
         "MaxUnpool",
         {"x": f(1, 1, 2, 2), "i": np.zeros((1, 1, 2, 2), np.int64), "_s": np.array([1, 1, 4, 0])},

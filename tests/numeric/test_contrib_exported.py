@@ -28,6 +28,7 @@ CASES: dict[str, Case] = {
     "grid-sample-cubic": ("GridSample", {"x": IMAGE, "grid": GRID}, {"mode": "bicubic", "align_corners": 1}, 1, 1e-5, ()),
     "grid-sample-nearest": ("GridSample", {"x": IMAGE, "grid": GRID}, {"mode": "nearest", "padding_mode": "reflection"}, 1, 0, ()),
     "trilu": ("Trilu", {"x": f32(2, 4, 5), "k": np.array(1)}, {"upper": 0}, 1, 0, ("k",)),
+    "gather-nd-i32": ("GatherND", {"x": f32(3, 4), "i": np.array([[0, 1], [2, -1]], np.int32)}, {}, 1, 0, ()),
     "gather-nd": ("GatherND", {"x": f32(3, 4, 5), "i": np.array([[0, 1], [2, -1]])}, {}, 1, 0, ()),
     "range": ("Range", {"a": np.array(3, np.float32), "b": np.array(8, np.float32)}, {}, 1, 0, ("a", "b")),
     "range-by-two": ("Range", {"a": np.array(9), "b": np.array(1), "c": np.array(-2)}, {}, 1, 0, ("a", "b", "c")),

@@ -6,19 +6,26 @@ from __future__ import annotations
 from collections.abc import Sequence
 from types import SimpleNamespace
 
+from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.operator.random_shapes import picture
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window import Window, window_of
+from occ.compiler.ir.shape import show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
 
 def _pool_kernel(x: Tensor, a: SimpleNamespace, name: str) -> Window:
-    return window_of(name, x.shape[2:], a.kernel_shape, a, clips=True)
+    win = window_of(name, x.shape[2:], a.kernel_shape, a, clips=True)
+    reaches = [(k - 1) * d + 1 for k, d in zip(win.kernel, win.dilations, strict=True)]
+    if a.pads and any(p - r >= 0 for p, r in zip(a.pads, (*reaches, *reaches), strict=True)):
+        said = f"`pads` of `{name}` are {show_shape(a.pads)}: a window would be on padding alone"
+        raise Invalid(said, code="OCC0107", note=f"each is less than what the kernel spans: {show_shape(reaches)}")
+    return win
 
 
 def _reachable_end(x: Tensor, win: Window) -> tuple[Dim, ...]:
