@@ -15,7 +15,7 @@ MOST = {
     "files over 300 lines": 36,
     "functions over 40 lines": 41,
     "functions of more than 7 parameters": 67,
-    "lines over 120 columns": 76,
+    "lines over 120 columns": 72,
     "statements that the formatter skips": 297,
 }
 

@@ -82,6 +82,11 @@ def encoder_file(home: Path) -> Path | None:
     return next((p for n in ("encoder_model.onnx", "onnx/encoder_model.onnx") if (p := home / n).is_file()), None)
 
 
+def has_encoder(home: Path) -> bool:
+    """Whether a folder has an encoder, so that its model is an encoder-decoder."""
+    return encoder_file(home) is not None
+
+
 def read_object(path: Path) -> dict[str, Any]:
     """The object in a JSON file; empty if there is no such file.
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, Self, TypeGuard, cast
+from typing import Any, ClassVar, Literal, Self, TypeGuard, cast
 
 import numpy as np
 
@@ -19,7 +19,7 @@ from occ.generation.batch import Batch
 from occ.generation.beams import Beams, BeamState, search
 from occ.generation.decoder import Decoders
 from occ.generation.drafts import Drafts, ModelDrafts, NgramDrafts
-from occ.generation.folder import Folder, encoder_file
+from occ.generation.folder import Folder
 from occ.generation.names import DRAFT_TOKENS, LOGITS, NGRAM, STARTS
 from occ.generation.open import open_model
 from occ.generation.requests import Constraint, Ending, GenerationRequest, generate_batch, generate_one
@@ -66,13 +66,17 @@ class LanguageModel:
     """
 
     _new_drafts: Callable[[], Drafts] | None = None
+    _kinds: ClassVar[list[tuple[Callable[[Path], bool], type[LanguageModel]]]] = []
+
+    def __init_subclass__(cls, *, opens: Callable[[Path], bool], **how: Any) -> None:
+        """A kind of language models, of the folders for which `opens` is true."""
+        super().__init_subclass__(**how)
+        LanguageModel._kinds.append((opens, cls))
 
     def __new__(cls, path: str | os.PathLike[str], *_: Any, **__: Any) -> Self:
-        """A `TextToText` if the folder also has an encoder."""
-        from occ.generation.text_to_text import TextToText
-
-        other = cls is LanguageModel and encoder_file(Path(path)) is not None
-        return super().__new__(cast(Any, TextToText if other else cls))
+        """A model of the kind that opens the folder: a `TextToText` if it also has an encoder."""
+        kinds = (kind for opens, kind in LanguageModel._kinds if cls is LanguageModel and opens(Path(path)))
+        return super().__new__(cast(Any, next(kinds, cls)))
 
     def __init__(
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,

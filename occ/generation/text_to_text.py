@@ -11,6 +11,7 @@ import numpy as np
 
 from occ.compiler.targets.default import DEFAULT
 from occ.generation.batch import Batch
+from occ.generation.folder import has_encoder
 from occ.generation.language_model import LanguageModel, Prompt, Stops
 from occ.generation.names import DRAFT_TOKENS, IDS
 from occ.generation.requests import GenerationRequest
@@ -20,7 +21,7 @@ from occ.runtime.errors import RunError
 from occ.runtime.signature import numpy_dtype
 
 
-class TextToText(LanguageModel):
+class TextToText(LanguageModel, opens=has_encoder):
     """An encoder-decoder, which `occ.LanguageModel` opens if a folder has one: the encoder reads the prompt.
 
     Args:

@@ -101,7 +101,7 @@ def test_what_cannot_be_done_is_said(tmp_path: Path) -> None:
 
 def test_folders_that_lack_something_are_refused_before_anything_is_built(tmp_path: Path) -> None:
     for name, config, said in (
-        ("whisper", {"model_type": "whisper"}, "occ transcribe"), ("start", {"decoder_start_token_id": None}, "begin"),
+        ("whisper", {"model_type": "whisper"}, "occ transcribe"), ("start", {"decoder_start_token_id": None}, "first token"),
     ):  # fmt: skip
         with pytest.raises(occ.RunError, match=said):
             occ.LanguageModel(write_folder(tmp_path / name, **config), target="cpu-jit")
