@@ -100,7 +100,16 @@ def _compared(step: Step, buffers: Sequence[Buffer]) -> DimExpr:
 
 
 def _sizes(step: Step, _: Sequence[Buffer]) -> list[DimExpr]:
-    return [step.attrs["upper_bounds"][k] for _, k, _ in step.binds]
+    found = {name for _, _, name in step.binds}
+    return [_without(step.attrs["upper_bounds"][k], found) for _, k, _ in step.binds]
+
+
+def _without(e: DimExpr, names: set[str]) -> DimExpr:
+    """A bound without sizes that are only being defined: sizes that turned out to be equal may bound themselves."""
+    if not symbols(e) & names:
+        return e
+    kept = [x for x in e[1:] if not symbols(x) & names] if isinstance(e, list) and e[0] == "min" else []
+    return LARGEST if not kept else kept[0] if len(kept) == 1 else ["min", *kept]
 
 
 def _suppression(step: Step, buffers: Sequence[Buffer]) -> list[DimExpr]:

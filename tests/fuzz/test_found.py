@@ -216,6 +216,30 @@ def test_sizes_of_dead_code_are_not_asked_for(target: str) -> None:
         np.testing.assert_array_equal(session.run(feeds)[name], x)
 
 
+def test_shrink_of_doubles_is_what_the_reference_says() -> None:
+    node = helper.make_node("Shrink", ["x"], ["y"], bias=0.1)
+    (y,) = run_node(node, {"x": np.array([1.0])}, 13)
+    assert abs(y[0] - (1 - float(np.float32(0.1)))) < 1e-15
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_sizes_that_bound_themselves(target: str) -> None:
+    """Two sizes of a run turned out to be one, whose bound then named it: KeyError as OCC0901."""
+    made = parser.parse_model("""<ir_version: 8, opset_import: ["" : 14]>
+        g (float[8, 3, 3, 1] w, int64[4] to, float[1, 0, 1, 1] x) => (float[a, b, c, d] y, float[e, f, h, i] z)
+          <int64[4] from = {0, 0, 0, 0}> {
+            part = Slice(w, from, to)
+            shape = Shape(part)
+            y = Expand(x, shape)
+            z = Reshape(x, shape)
+        }""")
+    session = open_session(Compilation(made, Settings(target, cache=False)).artifact(), 1)
+    for to in ([4, 0, 3, 1], [8, 0, 1, 1], [99, 0, 99, 1]):
+        feeds = {"w": np.ones((8, 3, 3, 1), np.float32), "to": np.array(to), "x": np.zeros((1, 0, 1, 1), np.float32)}
+        for name, x in run_onnxruntime(made, feeds).items():
+            assert session.run(feeds)[name].shape == x.shape
+
+
 def test_sizes_that_positions_cannot_count_are_no_reads_outside() -> None:
     """The check of reads computes in f64, where 65535 * 1000**4 - 1 is 65535 * 1000**4."""
     info = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["a", "b", 65535, "c", "d"]) for n in "xy"]

@@ -28,6 +28,7 @@ OF_CODES = frozenset(("QLinearConv", "ConvInteger", "QLinearMatMul", "MatMulInte
 # Whose sums onnx.reference, the only oracle of bf16, keeps in bf16, whatever `stash_type` says.
 SUMMED = frozenset(("LayerNormalization", "RMSNormalization", "ReduceL1", "ReduceL2", "ReduceLogSum", "ReduceLogSumExp",
     "ReduceSumSquare"))  # fmt: skip
+ROUNDED = frozenset(("Shrink",))  # of doubles too, onnxruntime computes these in f32
 _NOT_THERE = set[tuple[Any, ...]]()  # operators with types that onnxruntime does not implement
 
 
@@ -84,6 +85,7 @@ def run_node(node: NodeProto, feeds: Arrays, opset: int) -> list[np.ndarray]:
     model = node_model(node, feeds, opset)
     key = (node.op_type, opset, *(x.dtype.str for x in feeds.values()))
     plain = all(x.dtype != ml_dtypes.bfloat16 for x in feeds.values())
+    plain &= node.op_type not in ROUNDED or all(x.dtype != np.float64 for x in feeds.values())
     if plain and key not in _NOT_THERE:
         try:
             return list(run_onnxruntime(model, feeds).values())

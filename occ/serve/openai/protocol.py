@@ -154,7 +154,7 @@ class Part(_Strict):
 
     type: Literal["text", "input_text", "output_text"]
     text: Text
-    annotations: list[Any] | None = None  # answers come with these two, and are given back
+    annotations: list[Any] | None = None  # answers come with these two, and are returned
     logprobs: list[Any] | None = None
 
 
