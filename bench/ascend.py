@@ -5,7 +5,7 @@ next to the model, or `PACKAGE__NAME.npz` in the folder of inputs; their shapes 
 without inputs is left out, and named. Every model is run in a process of its own, so that the next one has the memory.
 
 A difference is the largest one of all outputs, as a part of the largest value of its output. Where a model computes with
-8-bit integers, a sum that lies at the border of two steps falls to either side, so that even two builds of onnxruntime
+8-bit integers, a sum at the border between two steps can round to either side, so that even two builds of onnxruntime
 differ by whole steps. For every model, `exact` is the difference from onnxruntime with its graph optimisations off, which
 computes what the file says, and `own` is that between onnxruntime with and without them.
 """
@@ -30,7 +30,7 @@ HEAD = ("model", "device parts", "nodes on the device", "on the CPU")
 
 
 def main() -> int:
-    """Measure the models that were asked for; returns 1 if any of them failed."""
+    """Measure the requested models; returns 1 if any of them failed."""
     args = _arguments()
     if args.one:
         print(json.dumps(measure(args.models[0], args.inputs_of, configurations(args.targets, args.modes), args.save)))
@@ -92,7 +92,7 @@ def configurations(targets: str, modes: str) -> list[tuple[str, str]]:
 def in_process(
     path: Path, inputs: Path, targets: str, modes: str, save: Path | None = None, seconds: int = 0
 ) -> dict[str, Any]:
-    """What `measure` gives, from a process of its own; `error` says why it gave nothing.
+    """The result of `measure` in a separate process; `error` is the reason if there is none.
 
     With `seconds`, the process is ended after as much CPU time, however busy the machine is.
     """

@@ -2,7 +2,7 @@
 
 `python bench/growth.py --kinds chain,net --nodes 500,2000 --targets interp,cpu-jit` builds each in a process of its own without
 its artifact being cached, and runs it once.
-A curve is linear where the microseconds a node, which the table has besides, stay the same.
+A curve is linear where the microseconds a node, which the table lists too, stay the same.
 """
 
 from __future__ import annotations

@@ -182,7 +182,7 @@ def measured(case: Case, target: str, threads: list[int]) -> dict[str, Any]:
 
 
 def differs(got: Mapping[str, np.ndarray], expected: Mapping[str, np.ndarray], least: float = 0.0) -> str:
-    """What is wrong with outputs; nothing if they agree within the tolerance of their type, or `least` if that is more. Codes of 8 bits may be off by one: implementations round differently."""
+    """Errors in outputs; none if they agree within the tolerance of their type, or `least` if that is more. Codes of 8 bits may be off by one: implementations round differently."""
     from occ.compiler.compare import difference
 
     for name, e in expected.items():

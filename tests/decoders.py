@@ -168,7 +168,7 @@ def merged(model: onnx.ModelProto) -> onnx.ModelProto:
 
 
 def in_blocks(model: onnx.ModelProto, level: int) -> onnx.ModelProto:
-    """The same decoder with codes of 4 bits, in blocks of 32, in the place of the matrices of its products."""
+    """The same decoder with codes of 4 bits, in blocks of 32, instead of the matrices of its products."""
     made = onnx.ModelProto()
     made.CopyFrom(model)
     held = {w.name: w for w in made.graph.initializer}

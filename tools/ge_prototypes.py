@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 PACKAGE = Path(__file__).parents[1] / "compiler" / "codegen_cann"
-# The header of the newest release names some groups of types by a macro besides types of its own, which the record
+# The header of the newest release names some groups of types by a macro in addition to other types, which the record
 # leaves out. Older headers spell the same groups out.
 FLOATS = ["FLOAT16", "FLOAT", "DOUBLE"]
 BASIC = [

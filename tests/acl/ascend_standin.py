@@ -130,7 +130,7 @@ class Standin:
 
     @property
     def memory(self) -> tuple[int, int]:
-        """Device memory in use, and the most that was."""
+        """Device memory in use, and its peak."""
         return self.dll.standin_memory_used(), self.dll.standin_memory_peak()
 
     @property
@@ -171,7 +171,7 @@ def _attributes(text: str) -> dict[str, object]:
 
 
 def _attribute(kind: str, value: object) -> str:
-    """An attribute as the library writes down what it is told."""
+    """An attribute as the library records it."""
     match kind:
         case "float":
             return f"{float(np.float32(value)):.9g}"

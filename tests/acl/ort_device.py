@@ -1,4 +1,4 @@
-"""Opens models in onnxruntime with the provider for Ascend devices, and counts what the stand-in was asked for."""
+"""Opens models in onnxruntime with the provider for Ascend devices, and counts the calls of the stand-in."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.toolchain
 
 
 def compiled(device: Standin) -> list[dict[str, object]]:
-    """What the stand-in for atc was told of the models that sessions have taken."""
+    """The arguments that sessions passed to the stand-in for atc."""
     found = []
     for claim in occ.onnxruntime.claimed():
         payload = claim.artifact.read_bytes().partition(b"payload ")[2].partition(b"\n")[2]

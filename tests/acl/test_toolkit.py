@@ -1,4 +1,4 @@
-"""`atc` is found, called, and its failures are told."""
+"""`atc` is found and called, and its failures are reported."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from occ.runtime.release import is_older, read_release
 
 
 def uncompiled(made: Artifact) -> Artifact:
-    """An artifact of which no part is compiled, with what the script in place of atc copies as `.air`."""
+    """An artifact of which no part is compiled, with what the script instead of atc copies as `.air`."""
     parts = [
         replace(p, om="", command=["atc", f"--model={p.name}.air", f"--output={p.name}"]) for p in made.manifest.parts
     ]

@@ -25,7 +25,7 @@ pytestmark = [
 
 @pytest.fixture(scope="module")
 def kernels(request: pytest.FixtureRequest) -> None:
-    """Builds the kernels of the tests that are asked for in one go."""
+    """Builds the kernels of the selected tests at once."""
     items = (i for i in request.session.items if i.path == Path(__file__))
     asked = {getattr(i, "callspec", SimpleNamespace(params={})).params.get("name") for i in items}
     settings = Settings("cpu", options={"halide.target": ARM.target})

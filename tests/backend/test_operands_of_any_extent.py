@@ -12,7 +12,7 @@ from suite import node_cases
 
 
 def cases() -> dict[str, ModelProto]:
-    """By operator; those of which something hangs on two tensors, as the values of others are asked for by the build."""
+    """By operator; those in which something depends on two tensors, since the build needs the values of others."""
     found: dict[str, ModelProto] = {}
     for c in node_cases():
         inputs = [i.type.tensor_type for i in c.model.graph.input if i.type.HasField("tensor_type")]

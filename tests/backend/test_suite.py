@@ -44,7 +44,7 @@ NETS = {case.name.removeprefix("test_") for case in loader.load_model_tests(kind
 
 
 def thinned(least: int = 20) -> set[str]:
-    """Two thirds of the cases of each operator that has at least so many, which are named by it: `reduce_max_..`."""
+    """Two thirds of the cases of each operator with at least this many cases, named by it: `reduce_max_..`."""
     families: dict[str, list[str]] = {}
     for name in NAMES:
         if name not in NETS and "_expanded" not in name:
@@ -62,7 +62,7 @@ def marks(name: str, *, compiled: bool) -> list[pytest.MarkDecorator]:
 
 @pytest.fixture(scope="session")
 def kernels(request: pytest.FixtureRequest) -> None:
-    """Builds the kernels of all tests on `cpu` that are asked for in one go; of several test processes the first does."""
+    """Builds the kernels of all tests of the selected tests on `cpu` at once; the first of several test processes does."""
     asked = {
         p.get("name")
         for p in (getattr(i, "callspec", NO_CASE).params for i in request.session.items)
@@ -105,7 +105,7 @@ A_TENTH = [pytest.param(n, marks=marks(n, compiled=True) if n in FAST else [pyte
 
 @pytest.mark.parametrize("name", A_TENTH)
 def test_backend_with_whole_optimisation(name: str) -> None:
-    """Most kernels of the suite are small, and LLVM does little for those unless it is told to."""
+    """Most kernels of the suite are small, and LLVM barely optimises those by default."""
     check("cpu-jit", name, llvm_optimize="always")
 
 

@@ -36,7 +36,7 @@ WEIGHTS = {
 X = "(float[2, 4, 7, 8] x)"
 BEGIN = f"{X} => (uint8[n, m, h, k] y) {{ i = QuantizeLinear (x, s, z)"
 CONV = "QLinearConv <pads = [1, 2, 0, 1], strides = [2, 1]>"
-# name -> text, operators of the graph besides those that move elements
+# name -> text, operators of the graph other than those that move elements
 MODELS: dict[str, tuple[str, dict[str, int]]] = {
     "conv": (f"{BEGIN} y = {CONV} (i, s, z, w, ws, wz, t, q, b) }}", {"AscendQuant": 2, "Conv2D": 1, "AscendDequant": 1}),
     "two convs": (

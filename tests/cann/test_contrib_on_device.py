@@ -29,7 +29,7 @@ CHIPS = ("ascend310p", "ascend910b")
 def compared(
     model: onnx.ModelProto, feed: Mapping[str, np.ndarray], target: str, most: float = 0.0
 ) -> list[np.ndarray]:
-    """What the device gives, after its comparison with onnxruntime; `most` as a part of the largest value."""
+    """The device's outputs, after comparison with onnxruntime; `most` is a share of the largest value."""
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 4
     wanted = onnxruntime.InferenceSession(model.SerializeToString(), options).run(None, dict(feed))

@@ -1,4 +1,4 @@
-"""Kernels that take fixed extents alone: others stand for them under ranges, gears serve, and the simulator refuses what is left."""
+"""Kernels that take fixed extents alone: others stand for them under ranges, gears serve, and the simulator rejects the rest."""
 
 from __future__ import annotations
 

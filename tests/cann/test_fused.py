@@ -120,7 +120,7 @@ def test_one_node_where_the_chip_has_it(text: str, kernel: str, targets: tuple[s
     x = given(m)
     made = built(m, target, cpu_fallback="off")
     fused = {"AddRmsNorm", "RmsNorm", "SwiGlu", "RotaryPositionEmbedding"} & set(operators(made))
-    # The 910 has RmsNorm, and a sum besides it.
+    # The 910 has RmsNorm and a separate sum.
     norm = {"RmsNorm"} if target == "ascend910" and kernel in ("RmsNorm", "AddRmsNorm") else set()
     assert fused == ({kernel} if target in targets else norm)
     assert worst(simulated(made, x), reference(m, x)) < (1e-6 if target == "ascend910b" and "16[" not in text else 3e-3)

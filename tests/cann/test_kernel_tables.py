@@ -128,7 +128,7 @@ def test_origin_has_no_kernel_in_a_matrix_unit_without_fp32(target: str):
 
 
 def test_results_are_rounded_as_the_kernel_gives_them():
-    """Products of half precision are summed to fp32 on every chip, convolutions give half precision on the older ones."""
+    """Products of half precision are summed to fp32 on every chip, convolutions return half precision on the older ones."""
     sizes = (1, 4, 5, 5), (2, 4, 3, 3)
     x, w = (RNG.standard_normal(s, dtype=np.float32) for s in sizes)
     half = {

@@ -32,7 +32,7 @@ def _prepare(model: onnx.ModelProto) -> _Rep:
 def _count(
     tests: dict[str, Callable[[], None]], names: list[str], refused: list[str] | None = None
 ) -> tuple[int, list[str]]:
-    """How many pass, and what is wrong; `refused` gets the names of those whose shapes a run decides."""
+    """How many pass, and the faults; `refused` gets the names of those whose shapes a run decides."""
     passed, wrong = 0, []
     for name in names:
         try:

@@ -76,7 +76,7 @@ def test_diff_with_an_artifact_of_other_options(model, occ_cli):
 
 @pytest.mark.parametrize(("scale", "code"), [(1e-8, 0), (1e-3, 5)])
 def test_differences_that_are_small_in_themselves(scale, code, tmp_path, monkeypatch, occ_cli):
-    """What is left where sums cancel differs between runtimes by far more than a share; small outputs may mean something."""
+    """Remainders of cancelling sums differ between runtimes by far more than a share; small outputs may matter."""
     monkeypatch.chdir(tmp_path)
     text = "g (float[4] x) => (float[4] y) { y = Mul(x, c) }"
     for name, c in (("a", scale), ("b", 1.01 * scale)):
@@ -166,7 +166,7 @@ def test_extract_refuses_what_is_not_there(model, occ_cli):
 
 
 def test_reduce_demands_the_first_failure(tmp_path, monkeypatch, occ_cli):
-    """What is left of a model fails as the whole did, not in some other way."""
+    """The reduced model fails like the whole one, not in another way."""
     monkeypatch.chdir(tmp_path)
     text = "g (float[4] x) => (float[4] y) { a = Relu(x)  b = Exp(a)  c = Neg(b)  y = Abs(c) }"
     Path("m.onnx").write_bytes(model_of(text).SerializeToString())

@@ -140,7 +140,7 @@ def test_no_cache_leaves_nothing(model, occ_cli, monkeypatch, tmp_path):
 @pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
 @pytest.mark.parametrize(("emit", "suffix"), [("static", "a"), ("shared", "so"), ("object", "o")])
 def test_emit_places_and_names(target, emit, suffix, model, occ_cli):
-    """A path with the suffix names the library, any other one is a folder; equal builds give equal bytes."""
+    """A path with the suffix names the library, any other one is a folder; equal builds produce equal bytes."""
     for out in ("a", f"b/m.{suffix}"):
         ran = occ_cli("build", model, "-t", target, "--emit", emit, "-o", out, "--json")
         assert ran.code == 0

@@ -1,4 +1,4 @@
-"""`--outputs`: values of the graph that become outputs besides the declared ones."""
+"""`--outputs`: values of the graph that become additional outputs."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ def _(s: Scene):
 
 @case("OCC0505")
 def _(s: Scene):
-    """A library whose kernels all give an error code."""
+    """A library whose kernels all return an error code."""
     import llvmlite.binding as llvm
     from llvmlite import ir
 

@@ -1,4 +1,4 @@
-"""Every diagnostic code: a command that brings it about, its exit code, and its text, which lies next to this file.
+"""Every diagnostic code: a command that causes it, its exit code, and its text, which is next to this file.
 
 `pytest tests/errors --update` writes the texts again; read the difference before you keep it.
 """

@@ -1,4 +1,4 @@
-"""What an operator cannot do of what is asked of it is refused, with the node: at the build, or where sizes decide it at the run.
+"""Unsupported forms of an operator are rejected with the node: at build time, or at run time if it depends on sizes.
 
 onnxruntime and onnx.reference refuse each of these too.
 """

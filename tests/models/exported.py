@@ -1,4 +1,4 @@
-"""Models that lie in folders: two sets of inputs for each, and what may differ from onnxruntime.
+"""Models in folders: two sets of inputs for each, and allowed differences from onnxruntime.
 
 OCC_TEST_MODELS names folders, with the path separator between them; a model is any NAME.onnx in them, and NAME/model.onnx. Its
 inputs are `inputs.npz` and `inputs.alt.npz` next to it, or, for a model A/B.onnx, A__B.npz and A__B.alt.npz in the folder

@@ -1,4 +1,4 @@
-"""Every model of the folders in OCC_TEST_MODELS builds for `cpu`, and gives what onnxruntime gives in one run.
+"""Every model of the folders in OCC_TEST_MODELS builds for `cpu`, and agrees with onnxruntime in one run.
 
 What compiles other targets alone can fail in Halide: two of 30 models once did not compile, and nothing said so. `test_exported`
 compares outputs more closely, and more runs of them; here are also models whose data decide how they are quantised. Those differ by

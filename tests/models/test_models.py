@@ -1,6 +1,6 @@
 """Real models, from the public packages that ship them, against onnxruntime at two sets of inputs from one build.
 
-Files are kept in build/models. test_exported.py compares models that lie in other folders.
+Files are kept in build/models. test_exported.py compares models in other folders.
 """
 
 from __future__ import annotations

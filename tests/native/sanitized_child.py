@@ -67,7 +67,7 @@ def _loaded(artifact: str) -> tuple[Library, str]:
 
 
 def _call(library: Library, kernel: str, x: np.ndarray, y: np.ndarray, n: int) -> None:
-    """Call a kernel of one f32 input and output, told that both have `n` elements."""
+    """Call a kernel of one f32 input and output, as if both had `n` elements."""
     buffers = [(HalideBuffer(host=a.ctypes.data), (Dimension * 1)()) for a in (x, y)]
     for b, dims in buffers:
         fill_buffer(b, dims, "f32", 4, (n,))

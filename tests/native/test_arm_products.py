@@ -1,4 +1,4 @@
-"""Products of bytes on aarch64: those with dot products take them, and all give what onnxruntime and float64 give."""
+"""Products of bytes on aarch64: machines with dot products use them, and all agree with onnxruntime and float64."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever is damaged in the build cache is made again: a build never fails, and never gives what does not load."""
+"""Whatever is damaged in the build cache is made again: a build never fails, and never returns something that does not load."""
 
 from __future__ import annotations
 

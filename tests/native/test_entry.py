@@ -1,4 +1,4 @@
-"""The native entry: what the interpreter gives, it gives too, errors as well."""
+"""The native entry agrees with the interpreter, also in its errors."""
 
 from __future__ import annotations
 
@@ -342,7 +342,7 @@ def test_equal_builds_give_equal_bytes(tools_only: Callable[[str], Path]):
 
 
 def test_kernels_write_at_aligned_addresses():
-    """Outputs are aligned, and what the caller gives is filled wherever it lies."""
+    """Outputs are aligned, and the caller's memory is filled at any address."""
     model, feed = CASES["chain"]
     session = occ.compile(model, "cpu")
     for want, got in zip(reference(model, feed), session.run(feed).values(), strict=True):

@@ -124,7 +124,7 @@ def cached(heads: int, groups: int, size: int, kind: int = TensorProto.FLOAT) ->
         # All heads of a key in two loops, for blocks of keys that are all there and for others, and one of a value in three: Halide makes
         # one of its own for the last block, whose tests are of 64 bits.
         ("growing", TensorProto.FLOAT, 4, (2 * 4 + 3) * 64 * 4 // 64),
-        ("growing", TensorProto.FLOAT, 1, 0),  # the rows of an only head lie side by side
+        ("growing", TensorProto.FLOAT, 1, 0),  # the rows of a single head are contiguous
         ("growing", TensorProto.FLOAT16, 8, (2 * 8 + 3) * 64 * 2 // 64),
         (
             "as-is",

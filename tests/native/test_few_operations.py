@@ -14,7 +14,7 @@ import occ
 from occ.runtime.native.workers import Range, Workers
 
 TEXT = "g (float[rows, 300] x) => (float[columns, r] t, float[rows, 300] y) { t = Transpose(x) y = Sigmoid(x) }"
-# The pool starts its threads with the first loop that it is asked for.
+# The pool starts its threads with the first loop.
 CHILD = """
 import os, sys
 import numpy as np
@@ -42,7 +42,7 @@ def test_threads_start_with_the_first_kernel_that_is_worth_it(tmp_path: Path) ->
 
 @pytest.fixture
 def loops(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Tasks of each loop that workers are asked for."""
+    """Tasks of each loop that workers run."""
     seen: list[int] = []
 
     def counted(self: Workers, run: Range, tasks: int) -> int:

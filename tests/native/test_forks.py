@@ -260,7 +260,7 @@ def iter_once() -> Generator[int, object, None]:
 
 
 def lucky() -> Generator[int, object, None]:
-    """Answers as if each loop had run: what a lost callback returns lies on the stack, and may be just that."""
+    """Answers as if each loop had run: the result of a lost callback is on the stack, and may be just that."""
     while True:
         yield 1
 

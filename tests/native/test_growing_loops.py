@@ -1,4 +1,4 @@
-"""Loops whose number of iterations only the data tell are compiled: their results grow. Against onnxruntime."""
+"""Loops whose number of iterations depends on data are compiled: their results grow. Against onnxruntime."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ def test_config_for_pkg_config_and_a_folder_that_moved(occ_cli: Any):
 
 @pytest.mark.parametrize("standard", ["c++11", "c++14", "c++17", "c++20"])
 def test_the_header_for_cpp_takes_standards_from_14_on(standard: str, occ_cli: Any):
-    """Programs of C++11 are told so in one error, and may include occ.h."""
+    """Programs in C++11 get one error, and may include occ.h."""
     Path("main.cpp").write_text(block("c.md", "cpp", 0))
     flags = shlex.split(occ_cli("config", "--cflags", "--libs").out)
     command = ["g++", f"-std={standard}", "-Wall", "-Wextra", "-Werror", "-pedantic", "main.cpp", "-o", "main", *flags]

@@ -1,4 +1,4 @@
-"""libocc: what it tells of models, runs, and refuses; results are those of onnxruntime, texts name node and reason."""
+"""libocc: what it reports, runs and rejects; results are those of onnxruntime, texts name node and reason."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from occ.compiler.native_entry.model_metadata import DTYPES
 pytestmark = pytest.mark.toolchain
 RNG = np.random.default_rng(0)
 
-# What libocc can be asked to run, with inputs.
+# Models that libocc can run, with inputs.
 CASES: dict[str, tuple[str, dict[str, np.ndarray]]] = {
     "symbols": (
         "g (float[n, 8] x, float[m, 8] v) => (float[n, m] y, float[k, 8] c) { t = Transpose <perm = [1, 0]> (v) "

@@ -1,4 +1,4 @@
-"""libonnxifi-occ: the ways to run, what queries tell, and the compiler that it starts."""
+"""libonnxifi-occ: the ways to run, the results of queries, and the compiler that it starts."""
 
 from __future__ import annotations
 

@@ -142,7 +142,7 @@ def test_kernels_of_unlike_sizes_leave_each_other_their_scratch_memory(occ_cli: 
     assert later == [b"0"] * 3
 
 
-# An attention has blocks for all of its keys and values, and small ones besides.
+# An attention has blocks for all of its keys and values, and small ones too.
 GROWING = """g (float[4, a, 64] x) => (float[4, a, 64] y) {
     t = Transpose <perm = [0, 2, 1]> (x)
     p = MatMul(x, t)

@@ -1,4 +1,4 @@
-"""Plans for certain extents besides that for all: what artifacts share, and which plan a run takes."""
+"""Specialised plans in addition to the general one: what artifacts share, and which plan a run uses."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_all_plans_compute_what_the_model_says(model, special, shapes, target):
 
 @pytest.fixture
 def telling(monkeypatch: pytest.MonkeyPatch) -> Artifact:
-    """`y = x + 1`, and for three rows a plan that makes `y = x + 3` of it, which tells it apart."""
+    """`y = x + 1`, and for three rows a plan that makes `y = x + 3` of it, which distinguishes it."""
     text = "g (float[n, 2] x) => (float[n, 2] y) {{ c = Constant <value_float = {}.0> () y = Add(x, c) }}"
     other = Compilation(model_of(text.format(3).replace("[n,", "[3,")), Settings("cpu-jit"))
     monkeypatch.setattr(

@@ -86,7 +86,7 @@ def test_errors_of_kernels_name_their_node(store: Path, no_compiler: None) -> No
 
 
 def test_a_process_forks_after_the_library_is_closed(store: Path, no_compiler: None, tmp_path: Path) -> None:
-    """The runtime in it has told the C library what to call at forks."""
+    """The runtime in it has registered its fork handlers with the C library."""
     path = tmp_path / "second.occ"
     occ.build(NET, "cpu", path)
     code = (

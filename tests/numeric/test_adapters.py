@@ -57,7 +57,7 @@ def logits(path: Path, adapter: Path | None = None) -> np.ndarray:
 
 
 def merged(folder: Path, name: str, added: dict[str, np.ndarray]) -> Path:
-    """The model with the sums in the place of its weights."""
+    """The model with the sums instead of its weights."""
     from safetensors.numpy import load_file, save_file
 
     folder.mkdir()

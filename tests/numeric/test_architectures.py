@@ -30,7 +30,7 @@ def test_folders_of_safetensors_give_what_transformers_gives(name: str, tmp_path
     agree(occ.LanguageModel(write_folder(tmp_path, name), threads=1, capacity=100, target="cpu-jit"), name)
 
 
-# llama.cpp's files of Mistral do not tell of its window, and those of Gemma 2 and 3 not of `query_pre_attn_scalar`.
+# llama.cpp's files of Mistral do not have its window, and those of Gemma 2 and 3 do not have `query_pre_attn_scalar`.
 IN_GGUF = {n: {} for n in CONFIGS if n != "mistral"}
 
 
@@ -66,7 +66,7 @@ def test_texts_of_unlike_lengths_are_continued_together(target: str, tmp_path: P
 
 
 def dequantised(path: Path) -> onnx.ModelProto:
-    """The model of a file with f32 matrices, as the package `gguf` widens them, in the place of codes."""
+    """The model of a file with f32 matrices, as the package `gguf` widens them, instead of codes."""
     import gguf
 
     tensors = {t.name: gguf.dequantize(t.data, t.tensor_type) for t in gguf.GGUFReader(path).tensors}

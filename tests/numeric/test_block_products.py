@@ -187,7 +187,7 @@ DEQUANTISED = {
 
 @pytest.mark.parametrize("case", DEQUANTISED)
 def test_dequantised_blocks_of_a_constant_stay_codes(case: str) -> None:
-    """DequantizeLinear-21 with blocks, as quantisers write it: what the reference gives, and no matrix of floats."""
+    """DequantizeLinear-21 with blocks, as quantisers write it: agreement with the reference, and no matrix of floats."""
     name, axis, zeros, gemm = DEQUANTISED[case]
     dtype = BY_NAME[name]
     codes = RNG.integers(int(dtype.lowest), int(dtype.highest) + 1, (K, N) if axis == 0 else (N, K))

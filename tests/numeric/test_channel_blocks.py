@@ -1,4 +1,4 @@
-"""Files that onnxruntime optimised for one processor, whose channels lie in blocks: what onnxruntime computes of the model."""
+"""Files that onnxruntime optimised for one processor, whose channels are in blocks: agreement with onnxruntime."""
 
 from __future__ import annotations
 
@@ -128,7 +128,7 @@ def test_blocks_of_other_processors(block: int) -> None:
     [("Softmax", None), ("Reshape", [1, 16, 4, 1]), ("Reshape", [0, 2, 0, 0, 8]), ("Reshape", [0, 4, 4])],
 )
 def test_channels_in_blocks_that_something_else_reads(name: str, shape: list[int] | None) -> None:
-    """Only a Reshape that makes blocks of this size an axis says nothing; another one would be left out, and give wrong numbers."""
+    """Only a Reshape that makes blocks of this size an axis says nothing; another one would be left out, and cause wrong numbers."""
     domain = "com.microsoft.nchwc"
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["a"], domain=domain, kernel_shape=[1, 1]),

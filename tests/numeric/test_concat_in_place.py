@@ -1,4 +1,4 @@
-"""Concats whose operands are computed in the memory of the result: what they give, and how much is still copied."""
+"""Concats whose operands are computed in the memory of the result: their results, and how much is still copied."""
 
 from __future__ import annotations
 

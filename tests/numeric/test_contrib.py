@@ -1,4 +1,4 @@
-"""com.microsoft operators: what onnxruntime gives for the same node, on random data."""
+"""com.microsoft operators: agreement with onnxruntime on the same node, on random data."""
 
 from __future__ import annotations
 

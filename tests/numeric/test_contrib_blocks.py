@@ -1,4 +1,4 @@
-"""Products and gathers of block-quantised weights: what onnxruntime gives for the same node."""
+"""Products and gathers of block-quantised weights: agreement with onnxruntime on the same node."""
 
 from __future__ import annotations
 

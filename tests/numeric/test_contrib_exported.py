@@ -1,4 +1,4 @@
-"""Operators of com.microsoft that exporters write where ONNX has none, or had none: what onnxruntime gives for the same node."""
+"""Operators of com.microsoft that exporters write where ONNX has none, or had none: agreement with onnxruntime on the same node."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ def test_operator_of_exporters_gives_what_onnxruntime_gives(case: str, target: s
 
 @pytest.mark.parametrize("target", ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
 def test_sizes_that_two_nodes_find_are_their_own(target: str) -> None:
-    """Both had the size of the first, and a reader of one had a size that nothing told."""
+    """Both had the size of the first, and a reader of one had an undefined size."""
     text = """<ir_version: 9, opset_import: ["" : 17, "com.microsoft" : 1]>
     g (float[n] a, float[k] b) => (float[i] p, float[j] s) {
         p = com.microsoft.Unique(a)

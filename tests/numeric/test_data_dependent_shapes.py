@@ -340,7 +340,7 @@ def test_sizes_that_follow_from_others(shapes: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 def test_several_sizes_of_a_reshape(target: str) -> None:
-    """Each is at most the number of elements: memory for all of them at their most was asked for, 0.4 TB of a few hundred."""
+    """Each is at most the number of elements: memory for all of them at their upper bounds was requested, 0.4 TB of a few hundred."""
     text = """g (float[n, 24] x, int64[3] s) => (float[a, b, c] y, float[p, q] z) {
         y = Reshape(x, s)
         two = Constant<value_ints = [0, -1]>()

@@ -166,7 +166,7 @@ def test_the_end_of_a_text_and_of_the_cache(drafted: occ.LanguageModel, plain: o
 
 
 def test_a_smaller_model_guesses(folder: Path, plain: occ.LanguageModel, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Here the model itself, all of whose guesses are right: a run gives four tokens, or ends at 32."""
+    """Here the model itself, all of whose guesses are right: a run returns four tokens, or ends at 32."""
     lm = occ.LanguageModel(folder, threads=1, capacity=120, target="cpu-jit", draft=folder)
     sizes = tokens_of_runs(lm, monkeypatch)
     assert lm.generate([7, 8], 41) == plain.generate([7, 8], 41)

@@ -1,4 +1,4 @@
-"""Operators that ONNX called experimental until operator set 9: what onnxruntime gives for the same node."""
+"""Operators that ONNX called experimental until operator set 9: agreement with onnxruntime on the same node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts: what onnxruntime gives for the same node."""
+"""Mixtures of experts: agreement with onnxruntime on the same node."""
 
 from __future__ import annotations
 

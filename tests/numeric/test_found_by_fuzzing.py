@@ -99,7 +99,7 @@ def test_known_small_integers_wrap(target: str) -> None:
 
 @pytest.mark.parametrize("target", NATIVE)
 def test_bits_of_a_known_integer_are_inverted(target: str) -> None:
-    """It was taken for a truth value: 1 in the place of -1."""
+    """It was taken for a truth value: 1 instead of -1."""
     check(
         "g (float x) => (int64[2] y) { y = BitwiseNot(w) }",
         {"x": np.zeros((), np.float32)},

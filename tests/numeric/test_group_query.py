@@ -1,4 +1,4 @@
-"""GroupQueryAttention over caches of codes, with norms and with a look at its scores: what onnxruntime gives."""
+"""GroupQueryAttention over caches of codes, with norms and with its scores as output: agreement with onnxruntime."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from occ.runtime.errors import RunError
 RNG = np.random.default_rng(41)
 HEADS, GROUPS, SIZE = 4, 2, 16
 OPERANDS = ["q", "k", "v", "pk", "pv", "lens", "total", "cos", "sin", "ids", "bias", "sink", "ks", "vs", "qn", "kn"]
-PRESENT = ["y", "nk", "nv"]  # onnxruntime leaves out the past where it does not give the present
+PRESENT = ["y", "nk", "nv"]  # onnxruntime omits the past if it does not return the present
 TARGETS = ["interp", "cpu-jit", "cpu"]
 
 

@@ -1,4 +1,4 @@
-"""Half floats through every schedule rule and every operator, with the Cast after them that lies in the same kernel.
+"""Half floats through every schedule rule and every operator, with the Cast after them in the same kernel.
 
 A Cast invites passes to keep what comes before it wide: whatever they change, its readers have to follow.
 """

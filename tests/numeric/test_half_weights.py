@@ -1,4 +1,4 @@
-"""Weights of 16 bits: they stay so in memory, are read in panels, and give what f32 sums of the same values give."""
+"""Weights of 16 bits: they stay so in memory, are read in panels, and agree with f32 sums of the same values."""
 
 import platform
 import shutil

@@ -33,7 +33,7 @@ def normal(*shape: int) -> np.ndarray:
 
 
 def scatter(mode: str, *, read_twice: bool = False) -> ModelProto:
-    """A cache of eight places, and what reads the past besides."""
+    """A cache of eight places, and another reader of the past."""
     value = helper.make_tensor_value_info
     nodes = [helper.make_node("TensorScatter", ["past", "new", "at"], ["present"], mode=mode)]
     outputs = [value("present", TensorProto.FLOAT, ["N", 2, 8, 4])]

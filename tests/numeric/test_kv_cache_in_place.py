@@ -59,7 +59,7 @@ def test_steps_append_to_one_array(target: str, heads: int, groups: int) -> None
     for batch in (1, 2):
         cache = {x: aligned((300, batch, groups, SIZE), np.dtype(np.float32)) for x in "KV"}
         for array in cache.values():
-            array[:] = np.nan  # what lies after the end is never read
+            array[:] = np.nan  # positions after the end are never read
         past = 0
         for new in (5, 1, 1, 3, 4, 70, 1, 2, 140, 1):
             given = {"q": normal(batch, heads, new, SIZE), "mask": normal(batch, 1, new, past + new)}

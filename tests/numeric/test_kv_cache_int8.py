@@ -32,7 +32,7 @@ def test_steps_append_codes_and_attend_to_their_values(target: str, heads: int, 
     codes = {x: aligned((300, 1, groups, size), np.dtype(np.int8)) for x in "KV"}
     scales = {x: aligned((300, 1, groups), np.dtype(np.float32)) for x in "KV"}
     for array in scales.values():
-        array[:] = np.nan  # what lies after the end is never read
+        array[:] = np.nan  # positions after the end are never read
     past = 0
     for new in (5, 1, 1, 4, 70, 1, 140, 1, 3):
         given = {"q": normal(1, heads, new, size), "mask": np.zeros((1, 1, new, past + new), np.float32)}

@@ -1,4 +1,4 @@
-"""Tables of numbers that hang on sizes, as relative positions do: they are computed, not chosen one by one."""
+"""Tables of numbers that depend on sizes, such as relative positions: they are computed, not chosen one by one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the data decide the size of, brought to shapes that a run gives; the oracle is onnx.reference.
+"""Reshapes of data-dependent tensors to shapes computed in the run; the oracle is onnx.reference.
 
 The size of a Compress was put in terms of those of the Reshape after it, which are known later: a KeyError, or a step that
 waited for itself.

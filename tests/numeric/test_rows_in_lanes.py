@@ -49,7 +49,7 @@ def test_nan_at_any_place(reductions, length):
 @pytest.mark.parametrize("extent", ["given", "symbolic"])
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])
 def test_long_rows(op, extent, length):
-    """Several vectors at a time, and what is left after them; rows of NaN and of infinities alone stay what they are."""
+    """Several vectors at a time, and the remainder; rows of NaN and of infinities alone stay what they are."""
     shape = [6, length if extent == "given" else "n"]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, shape) for n in "xy")
     graph = helper.make_graph([helper.make_node(op, ["x"], ["y"])], "g", [x], [y])

@@ -138,7 +138,7 @@ def test_clients_at_once_and_one_that_hangs_up(lm: occ.LanguageModel, client: An
     for t in threads:
         t.join(300)
     assert [got.get(k) for k in range(4)] == want
-    for _ in range(3):  # each of those who leave gives its place and its cache back
+    for _ in range(3):  # each of those who leave returns its place and its cache
         again = client.completions.create(model="tiny", prompt="w8", max_tokens=100, temperature=0, stream=True)
         next(iter(again))
         again.close()

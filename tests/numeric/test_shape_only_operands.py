@@ -1,4 +1,4 @@
-"""Values of which nothing but the shape is read: what tells it has to run all the same."""
+"""Values of which only the shape is read: the step that defines it must still run."""
 
 from __future__ import annotations
 

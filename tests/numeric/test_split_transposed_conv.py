@@ -1,4 +1,4 @@
-"""Transposed convolutions, split into phases, give what onnxruntime gives, for every kind of stride, kernel and pad."""
+"""Transposed convolutions, split into phases, agree with onnxruntime for every kind of stride, kernel and pad."""
 
 import numpy as np
 import onnx

@@ -1,4 +1,4 @@
-"""Text out of tokens as they come, and conversations in the template of a model."""
+"""Text from streamed tokens, and conversations in the template of a model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ArgMax and ArgMin on axes of any length: the first of equal elements, or the last where that is asked for, and a NaN before all."""
+"""ArgMax and ArgMin on axes of any length: the first of equal elements, or the last on request, and NaN before all."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Attention to keys whose values are infinite or NaN: what lies beyond the last key counts for nothing, not 0 times the value.
+"""Attention to keys whose values are infinite or NaN: keys beyond the last count for nothing, not 0 times the value.
 
 A few rows of queries read keys in chunks, the last of which is longer than there are keys. The oracle is onnx.reference.
 """

@@ -13,7 +13,7 @@ REDUCTIONS = [
     "ReduceSum", "ReduceMean", "ReduceMax", "ReduceMin", "ReduceProd", "ReduceL1", "ReduceL2", "ReduceLogSumExp",
     "ReduceSumSquare",
 ]  # fmt: skip
-# An operator with {}, one of the lists of axes, as the nodes of a graph that read `x` and give `y`.
+# An operator with {}, one of the lists of axes, as the nodes of a graph from `x` to `y`.
 BY_ATTRIBUTE = {
     "MeanVarianceNormalization": "y = MeanVarianceNormalization <axes = {}> (x)",
     "Resize": 'y = Resize <axes = {}, mode = "linear"> (x, , scales)',

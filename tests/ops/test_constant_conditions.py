@@ -1,4 +1,4 @@
-"""Truth values that are known when a model is built: what they give is folded, and is what onnxruntime computes."""
+"""Truth values that are known when a model is built: their results are folded, and agree with onnxruntime."""
 
 from __future__ import annotations
 

@@ -59,7 +59,7 @@ def test_reductions_of_integers(kind: str, target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("kind", ["int32", "uint32", "int64", "uint64"])
 def test_large_integers_keep_their_digits(kind: str, target: str) -> None:
-    """Roots and logarithms went through f32, which does not tell 16,777,217 from 16,777,216."""
+    """Roots and logarithms went through f32, which cannot represent 16,777,217."""
     text = f"""g ({kind}[n, 2] x, {kind}[n, 2] z) => (root, log) {{
         root = ReduceL2(x, one)  log = ReduceLogSumExp(z, one)
     }}"""

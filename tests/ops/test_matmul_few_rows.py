@@ -75,7 +75,7 @@ def test_half_weights_of_few_rows() -> None:
 @pytest.mark.thinned
 @pytest.mark.parametrize("last", [1, 2, 3, 4, 5, 40])
 def test_the_last_rows(last: int) -> None:
-    """There are no more than so many, which Halide finds out too: tests of variants are stated as it states them."""
+    """There is an upper bound, which Halide derives too: tests of variants are stated as it states them."""
     w = weights(11, 40, 24)
     text = f"""g (float[n, s, 40] x) => (float[n, k, 24] y) {{
         first = Constant <value_ints = [-{last}]> ()
@@ -113,7 +113,7 @@ def test_a_first_row_and_all_but_the_last() -> None:
 
 
 def test_rows_whose_number_is_a_formula_of_several_sizes() -> None:
-    """As of a decoder that looks at no more than so many tokens: which schedule a run takes hangs on what the formula gives."""
+    """As in a decoder with a window: the schedule of a run depends on the result of the formula."""
     text = """g (float[n, s, 40] x, float[n, p, 40] z) => (float[n, k, t] y) {
         zero = Constant <value_ints = [0]> ()
         end = Constant <value_ints = [9223372036854775807]> ()
@@ -157,7 +157,7 @@ def test_multiples_of_a_batch(times: int) -> None:
 
 
 def test_rows_of_windows_of_a_batch() -> None:
-    """As of frames of a sound: their number, `n*s - 3*n`, is a sum of products, and tests of two variants hang on it."""
+    """As of frames of a sound: their number, `n*s - 3*n`, is a sum of products, and conditions of two variants depend on it."""
     filters, w = weights(15, 40, 8, 4) / 8, weights(16, 40, 24)
     text = """g (float[n, 8, s] x) => (float[n, t, 24] y) {
         windows = Conv <kernel_shape = [4]> (x, filters)

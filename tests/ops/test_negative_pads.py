@@ -1,4 +1,4 @@
-"""Pad with pads below 0, which cut, against onnxruntime: what is repeated is what is left."""
+"""Pad with pads below 0, which cut, against onnxruntime: the remainder is repeated."""
 
 from __future__ import annotations
 

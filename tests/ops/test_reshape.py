@@ -1,4 +1,4 @@
-"""Reshape to symbolic extents that are 0 in a run: the shape that ONNX gives or an error, never another shape."""
+"""Reshape to symbolic extents that are 0 in a run: ONNX's shape or an error, never another shape."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def nothing(shapes: Shapes) -> Mapping[str, np.ndarray]:
     return {k: np.ones(v, np.float32) for k, v in shapes.items()}
 
 
-# A 0 copies an extent that is not 0, stands where the operand has no extent, or divides what is left.
+# A 0 copies an extent that is not 0, stands where the operand has no extent, or divides the remainder.
 REFUSED: dict[str, tuple[str, list[Shapes]]] = {
     "another": (BY_ANOTHER, [{"x": (5, 0), "z": (0,)}, {"x": (0, 3), "z": (0,)}]),
     "merged": (MERGED, [{"x": (2, 0, 4)}]),

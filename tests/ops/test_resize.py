@@ -1,4 +1,4 @@
-"""Resize of whole planes: rows that are computed once and sampled give what onnx.reference gives."""
+"""Resize of whole planes: rows that are computed once and sampled agree with onnx.reference."""
 
 import numpy as np
 import pytest

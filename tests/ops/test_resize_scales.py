@@ -62,7 +62,7 @@ def test_long_axes_of_symbolic_size(target: str, mode: str, scale: float) -> Non
             np.testing.assert_allclose(y, exact, atol=2e-4)
 
 
-# Extents that onnxruntime gives, and that of ONNX's definition, where they differ.
+# Extents by onnxruntime and by ONNX's definition, where they differ.
 EXTENTS = [
     (60, 1.3, 78, 77), (480, 0.7, 336, 335), (10, 1.1, 11, 11), (10, 0.7, 7, 6), (100, 2.3, 230, 229), (5, 0.6, 3, 3),
     (100, 0.1, 10, 10), (9, 1 / 3, 3, 3), (1200, 1 / 300, 4, 4), (35, 2.2, 77, 77), (70, 0.9, 63, 62),
@@ -146,7 +146,7 @@ def test_scales_that_are_none_are_refused(scale: float) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("steps", ["Identity(c)", "Add(c, c)", "Exp(c)"])
 def test_scales_that_are_computed_of_constants(target: str, steps: str) -> None:
-    """Folding made them known, and left sizes that nothing told; Exp is none of the arithmetic of shapes."""
+    """Folding made them known, and left undefined sizes; Exp is none of the arithmetic of shapes."""
     text = f'g (float[1, 2, h, 8] x) => (float[a, b, c, d] y) {{ s = {steps}  y = Resize <mode = "nearest"> (x, , s) }}'
     scales = np.array([1, 1, 2, 2], np.float32)
     given = {"Identity(c)": scales, "Add(c, c)": scales / 2, "Exp(c)": np.log(scales)}[steps]

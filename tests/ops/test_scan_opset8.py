@@ -1,4 +1,4 @@
-"""Scan of opset 8, which has a batch before all other axes: what onnxruntime gives."""
+"""Scan of opset 8, which has a batch before all other axes: agreement with onnxruntime."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Layers with a state in the place of a cache: what onnxruntime gives for the same node."""
+"""Layers with a state instead of a cache: agreement with onnxruntime on the same node."""
 
 from __future__ import annotations
 

@@ -144,7 +144,7 @@ def test_rows_of_f64_are_compared_as_such() -> None:
 
 
 def lone(mode: int, split: float, *, nan_is_yes: bool, members: tuple[float, ...] = ()) -> Trees:
-    """One node, which gives 1 for yes and 2 for no."""
+    """One node, with 1 for yes and 2 for no."""
     made = (np.array(v) for v in ([mode, LEAF, LEAF], [0, 0, 0], [split, 0.0, 0.0], [1, 0, 0], [2, 0, 0]))
     leaf = (np.array([1, 2]), np.array([0, 0]), np.array([1.0, 2.0]))
     return Trees(*made, np.array([nan_is_yes] * 3), np.array([0]), *leaf, {0: np.array(members)})

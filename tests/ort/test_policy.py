@@ -34,7 +34,7 @@ def test_groups_are_convex_and_take_each_node_once(case):
     assert sorted(k for g in groups for k in g) == [k for k, t in enumerate(taken) if t]
     reads = [{int(n[1:]) for n in node.input if n != "x"} for node in nodes]
     for group in groups:
-        below = set(group)  # what depends on the group, and what of it lies outside
+        below = set(group)  # what depends on the group, and which part of it is outside
         outside: set[int] = set()
         for k in range(len(nodes)):
             if k in below or not (reads[k] & (below | outside)):

@@ -45,7 +45,7 @@ def agree(model: onnx.ModelProto, feeds: dict[str, np.ndarray], **settings: obje
     opened = session(model, **settings)
     for got, want in zip(opened.run(None, feeds), plain(model, feeds), strict=True):
         assert got.dtype == want.dtype
-        # Of sums whose terms cancel, what is left has the error of the terms, and the order of the sum is the machine's.
+        # The remainder of cancelling terms has the error of the terms, and the order of the sum is the machine's.
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-6 * max(10, np.abs(want).max(initial=0)))
     return sum(c.nodes for c in occ.onnxruntime.claimed())
 

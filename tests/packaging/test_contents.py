@@ -49,7 +49,7 @@ except occ.RunError as e:
 
 
 def alone(artifact: Path) -> str:
-    """What an artifact gives, or is refused for, where only numpy is installed."""
+    """The outputs or the error of an artifact where only numpy is installed."""
     done = subprocess.run([sys.executable, "-c", ALONE, artifact], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     return done.stdout

@@ -46,7 +46,7 @@ def fired() -> Counter[str]:
 
 @cache
 def parts() -> tuple[tuple[Part, Machine], ...]:
-    """What rules are asked about in them: functions that end with one of their stages in memory."""
+    """The candidates of rules in them: functions that end with one of their stages in memory."""
     found: list[tuple[Part, Machine]] = []
     for m, (*before, _), ctx in texts():
         Manager().run(m, before, ctx)

@@ -1,4 +1,4 @@
-"""`occ check-rules` accepts what is right, and refutes what is wrong with a counterexample that runs again."""
+"""`occ check-rules` accepts correct rules, and refutes wrong ones with a counterexample that runs again."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""`occ dump --format onnx`: onnxruntime gives the same results from every stage that has an ONNX form."""
+"""`occ dump --format onnx`: onnxruntime agrees on every stage that has an ONNX form."""
 
 import numpy as np
 import onnx

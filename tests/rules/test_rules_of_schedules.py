@@ -1,4 +1,4 @@
-"""Schedule rules of users: asked first, checked, and named where they fail; `occ rules --schedule` says what all rules answer."""
+"""Schedule rules of users: tried first, checked, and named if they fail; `occ rules --schedule` prints the answers of all rules."""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def test_the_server_adds_an_adapter(tmp_path: Path) -> None:
 
 
 def answered(server: subprocess.Popen[bytes], port: int, prompt: list[int]) -> str:
-    """The continuation that a server gives, as soon as it serves."""
+    """The continuation from a server, once it is ready."""
     body = {"model": "m", "prompt": prompt, "max_tokens": 12, "temperature": 0}
     asked = urllib.request.Request(
         f"http://127.0.0.1:{port}/v1/completions", json.dumps(body).encode(), {"Content-Type": "application/json"}

@@ -25,7 +25,7 @@ from serving import Server, started, stop
 
 import occ
 
-if find_spec("mlserver") is None:  # importing it would give this process the protocol's messages twice
+if find_spec("mlserver") is None:  # importing it would register the protocol's messages twice in this process
     pytest.skip("MLServer is not installed (the extra `mlserver`)", allow_module_level=True)
 pytestmark = pytest.mark.filterwarnings("default")
 ROOT = Path(__file__).parents[2]

@@ -20,7 +20,7 @@ from serving import Server, started, stop
 
 import occ
 
-if find_spec("mlserver") is None:  # importing it would give this process the protocol's messages twice
+if find_spec("mlserver") is None:  # importing it would register the protocol's messages twice in this process
     pytest.skip("MLServer is not installed", allow_module_level=True)
 triton = pytest.importorskip("tritonclient.grpc", reason="tritonclient is not installed")
 triton_http = pytest.importorskip("tritonclient.http", reason="tritonclient is not installed")

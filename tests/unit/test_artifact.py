@@ -1,4 +1,4 @@
-"""Artifacts: what is written reads back, equal builds give equal bytes, and damage is one clear error."""
+"""Artifacts: they read back as written, equal builds produce equal bytes, and damage is one clear error."""
 
 from __future__ import annotations
 

@@ -158,7 +158,7 @@ def test_a_dim_that_takes_the_place_of_another_has_its_bounds():
     (merged,) = {dim.symbols(v)["W"] for v in found.values()}
     assert (merged.lo, merged.hi, merged.divisible_by) == (32, 1280, 32)
     assert solve(H, 3 * W, {}) is None  # nothing says that 3 * W is a multiple of 32
-    assert solve(H, 7, {}) is None  # a run is told, since no size is both
+    assert solve(H, 7, {}) is None  # the run fails, since no size is both
 
 
 @pytest.mark.thinned

@@ -31,7 +31,7 @@ from occ.runtime.manifest import Manifest, Plan
 
 EMPTY = Manifest("m", "cpu", "", [], [], [], [], [], Plan([], [], [], [], []))
 TOOLS = Toolchain(Compiler(("/usr/bin/c++",), "c++ 1"), Path("/halide"), "21")
-APART = {"occ.compiler", "occ.compiler.diagnostics", "occ.compiler.codes"}  # say what is wrong, and make nothing
+APART = {"occ.compiler", "occ.compiler.diagnostics", "occ.compiler.codes"}  # report an error, and create nothing
 HERE = code_machine("host", 256)
 BODY = TeFunc("mine", (), (), (), (), halide="y() = 1;")
 FIRST, SECOND = list(Compilation(mlp(), Settings("cpu-jit")).advance("lowered").te.values())[:2]

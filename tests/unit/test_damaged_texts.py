@@ -71,7 +71,7 @@ def test_scan_without_a_function_or_with_less_than_nothing_is_refused(old: str, 
 
 
 def reads(stage: str, extent: str = "4") -> str:
-    """What is wrong with a function of four elements that reads another way."""
+    """Errors in a function of four elements that reads another way."""
     text = f"""module @m {{stage="scheduled", target="cpu-jit"}} {{
       func @main(%x: f32[4]) -> f32[4] as "y" {{
         %y = call(%x) {{te="k"}} : f32[{extent}]
@@ -139,7 +139,7 @@ def test_nothing_of_more_than_memory_has_along_an_axis_is_refused() -> None:
 
 
 def test_an_empty_library_is_refused(tmp_path) -> None:
-    """It counted as none, so its digest was not asked for."""
+    """It counted as none, so its digest was not requested."""
     made = Compilation(model_of("g (float[n] x) => (float[n] y) { y = Exp(x) }"), Settings("cpu-jit")).artifact()
     folder = made.save(tmp_path / "m", folder=True)
     (folder / LIBRARY).write_bytes(b"")

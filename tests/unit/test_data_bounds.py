@@ -1,4 +1,4 @@
-"""The most that sizes can be which the data decide: never less than what they turn out to be."""
+"""Upper bounds of data-dependent sizes: never less than the actual sizes."""
 
 from __future__ import annotations
 

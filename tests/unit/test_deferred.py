@@ -15,7 +15,7 @@ HEAD = '<ir_version: 10, opset_import: ["" : 21]>\n'
 
 
 def agree(text: str, target: str, *feeds: dict[str, np.ndarray]) -> None:
-    """One build gives what the reference gives, for all feeds."""
+    """One build agrees with the reference for all feeds."""
     model = onnx.parser.parse_model(HEAD + text)
     built = occ.compile(model, target)
     reference = onnx.reference.ReferenceEvaluator(model)

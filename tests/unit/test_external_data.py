@@ -1,4 +1,4 @@
-"""Weights in files next to the model: where these may lie, and what is said of one that is not there."""
+"""Weights in files next to the model: where these may be, and the error for a missing one."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ X = np.arange(4, dtype=np.float32)
 
 
 def save(path: Path, count: int = 3) -> Path:
-    """A sum of weights, whose bytes lie in `model.onnx.data`."""
+    """A sum of weights, whose bytes are in `model.onnx.data`."""
     held = [numpy_helper.from_array(np.full(1024, k, np.float32)[:4], f"w{k}") for k in range(count)]
     nodes = [helper.make_node("Sum", ["x", *(w.name for w in held)], ["y"])]
     x, y = (helper.make_tensor_value_info(n, TensorProto.FLOAT, [4]) for n in "xy")

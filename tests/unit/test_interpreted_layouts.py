@@ -11,7 +11,7 @@ from occ.compiler.interp.graph import Interpreter
 
 
 def test_sizes_are_read_off_memory() -> None:
-    """A view with its axes reversed shows the sizes in the order in which they lie."""
+    """A view with its axes reversed shows the sizes in memory order."""
     model = model_of("g (float[a,b,c] x) => (float[c,b,a] y) { y = Transpose<perm=[2,1,0]>(x) }")
     m = Compilation(model, Settings("cpu", cache=False)).advance("scheduled")
     x = np.arange(72, dtype=np.float32).reshape(3, 4, 6)

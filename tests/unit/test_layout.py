@@ -22,7 +22,7 @@ def shapes_and_layouts(draw):
 
 
 def physical_index(index, layout):
-    """Where the element at `index` lies, from the words of the definition."""
+    """The offset of the element at `index`, by the definition."""
     tiles = dict(layout.tiles)
     outer = [index[a] // tiles[a] if a in tiles else index[a] for a in layout.order]
     return (*outer, *(index[a] % size for a, size in layout.tiles))

@@ -122,4 +122,4 @@ def test_transpositions_become_views_and_no_copy_is_left() -> None:
     module = Compilation(parsed("heads"), Settings("cpu", verify=True)).advance("layout")
     names = [op.name for op in module.main.body]
     assert "Transpose" not in names
-    assert "pack" not in names  # attention takes its keys as they lie, and transposes them itself
+    assert "pack" not in names  # attention reads its keys in place, and transposes them itself

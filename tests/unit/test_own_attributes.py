@@ -1,4 +1,4 @@
-"""The compiler's own operators state their attributes; texts and passes that write others are told which, and where."""
+"""The compiler's own operators state their attributes; texts and passes that write others get an error that names them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a terminal is told while kernels are compiled has counts."""
+"""Progress on a terminal has counts while kernels are compiled."""
 
 from __future__ import annotations
 

@@ -122,14 +122,14 @@ def file_that_is_not_cached(path: Path, size: int) -> np.ndarray:
 
 
 def flags_of(array: np.ndarray) -> set[str]:
-    """What Linux was told of the part of the memory in which an array begins."""
+    """Linux's flags for the memory in which an array begins."""
     inside, address = False, array.ctypes.data
     for line in Path("/proc/self/smaps").read_text().splitlines():
         if found := re.match(r"([0-9a-f]+)-([0-9a-f]+) ", line):
             inside = int(found[1], 16) <= address < int(found[2], 16)
         elif inside and line.startswith("VmFlags:"):
             return set(line.split()[1:])
-    raise AssertionError("the array lies nowhere")
+    raise AssertionError("the array is in no mapping")
 
 
 def test_pages_are_read_before_they_are_used(tmp_path) -> None:

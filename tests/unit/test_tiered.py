@@ -27,7 +27,7 @@ X = {"x": np.random.default_rng(0).standard_normal((3, 8), dtype=np.float32)}
 
 
 def doubled() -> Session:
-    """A session on a model that takes what `mlp` takes, and gives something else."""
+    """A session on a model with the inputs of `mlp` and other results."""
     return occ.compile(model_of("g (float[n, 8] x) => (float[n, 8] y) { y = Add(x, x) }"), "interp")
 
 

@@ -10,13 +10,13 @@ import pytest
 
 TESTS = Path(__file__).parents[1]
 LEAST = 60  # seconds
-# What waits for something, and gives up after the seconds of its first argument.
+# Calls that wait, and stop after the seconds of their first argument.
 WAITS = {"wait", "join", "result", "communicate", "alarm", "settimeout"}
 CLOCKS = {"perf_counter", "monotonic", "time"}
 
 
 def short_times(tree: ast.AST) -> Iterator[ast.AST]:
-    """Calls that give up after less than that, and comparisons of less than that with what a clock says.
+    """Calls that stop after less than that, and comparisons of less than that with what a clock says.
 
     What is not awaited on purpose, as in `assert not event.wait(0.1)`, is none.
     """

@@ -140,7 +140,7 @@ def large_sizes(minutes: float, seed: int | None, count: int, out: Path) -> None
 
 
 def _turns(seeds: dict[str, int], count: int) -> Iterator[tuple[str, range]]:
-    """Kinds and blocks of so many seeds of each, from the given ones on. All get the same time; their cases cost 0.3 to 10 ms."""
+    """Kinds and blocks of seeds, starting from the given ones. All get the same time; their cases cost 0.3 to 10 ms."""
     left = {kind: iter(_blocks(first, count, 4)) for kind, first in seeds.items()}
     spent = dict.fromkeys(seeds, 0.0)
     while left:

@@ -100,7 +100,7 @@ def campaign(
         file: of the summary.
         seeds: the blocks.
         until: seconds since the epoch.
-        tell: told the state before each block, and its first seed.
+        tell: called with the state before each block, and its first seed.
         patience: seconds without a word from a process, after which it is ended.
         where: names the case at which a process ended, from its seed.
     """
@@ -151,7 +151,7 @@ def _ending(status: int) -> str:
 
 
 def _lines(f: Any, child: int, patience: int) -> Iterable[bytes | None]:
-    """Lines as they come; None where none comes for too long: a process that gets no processor is given ten times as long."""
+    """Lines in order; None after a time-out, which is ten times as long if the process gets no processor time."""
     rest = b""
     while True:
         before = _processor_time(child)

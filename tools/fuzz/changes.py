@@ -1,4 +1,4 @@
-"""Changes of one thing in a valid model: an extent, a rank, a number that an operand gives, an attribute, a result more or less."""
+"""Changes of one thing in a valid model: an extent, a rank, a number in an operand, an attribute, a result more or less."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Makers of nodes of com.microsoft, one operator each; onnxruntime alone knows what they give."""
+"""Makers of nodes of com.microsoft, one operator each; only onnxruntime defines their results."""
 
 from __future__ import annotations
 

@@ -93,7 +93,7 @@ def _product(extent: int, factor: float) -> int:
 def _is_certain(
     extent: int, factor: float, *, nearest_mode: str, coordinate_transformation_mode: str, **_: Any
 ) -> bool:
-    """Whether no position lies so near to where another element is taken that rounding decides."""
+    """Whether no position is so close to a boundary between elements that rounding decides."""
     k = np.arange(int(extent * factor) + 1, dtype=np.float64)
     half = coordinate_transformation_mode == "half_pixel"
     at = (k + 0.5) / factor - 0.5 if half else k[1:] / factor

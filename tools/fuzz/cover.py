@@ -42,7 +42,7 @@ class Cover:
         self.fired = set[tuple[str, str]]()
 
     def __call__(self, p: Pass, m: Module, ran: Ran | None) -> None:
-        """Told by the pass manager."""
+        """Called by the pass manager."""
         if ran is None:
             return
         found = {("passes", p.name)} if ran.changed else set()

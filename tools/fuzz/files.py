@@ -97,7 +97,7 @@ def attempt_of(name: str) -> Attempt:
 
 
 def once(name: str) -> tuple[Attempt, tuple[str, str] | None, str]:
-    """Use a case again; it, what is wrong with it, and what became of it."""
+    """Run a case again; returns it, its fault, and its outcome."""
     made = attempt_of(name)
     limited()
     with _folder() as folder:
@@ -111,7 +111,7 @@ def limited() -> None:
 
 
 def tried(attempt: Attempt, folder: Path) -> tuple[tuple[str, str] | None, str]:
-    """What is wrong, if anything is, and in one word what became of a file. The folder is empty before and after."""
+    """The fault, if any, and the outcome for a file in one word. The folder is empty before and after."""
     start = time.process_time()
     signal.setitimer(signal.ITIMER_PROF, SECONDS)
     try:

@@ -19,7 +19,7 @@ from tools.fuzz import inputs
 from tools.fuzz.oracle import Reject, model_of, names_read, run_node
 
 EXTENTS = (1, 2, 3, 4, 5, 7, 8, 16, 17, 33)
-SMALL = (0, 1, 1, 1, 2, 3, 5, 7, 17)  # of operators by themselves: what is left of vectors, and nothing
+SMALL = (0, 1, 1, 1, 2, 3, 5, 7, 17)  # of single operators: remainders of vectors, and empty tensors
 LARGEST = 40_000  # elements of a value
 OPSETS = range(7, 26)
 Fits = Callable[[np.ndarray], bool]
@@ -136,7 +136,7 @@ class Graph:
         return found[-1 - min(int(self.rng.exponential(len(found) / 2.5)), len(found) - 1)]
 
     def into(self, name: str, low: float, high: float) -> str:
-        """A value within bounds: the value itself, clipped where it does not lie within them."""
+        """A value within bounds: the value itself, clipped if it is outside of them."""
         x = self.values[name]
         if inputs.within(x, low, high) or x.dtype.kind == "b":
             return name
@@ -278,7 +278,7 @@ def assemble(seed: int, name: str, g: Graph) -> Case:
         outputs = [g.add("Identity", [g.new(np.float32, (2, 3), constant=False)])]
     nodes = _needed(g.nodes, outputs)
     read = set(names_read(nodes)) | {i for n in nodes for i in n.input} | set(outputs)
-    # Two names for one extent need not be told apart; one name for several says nothing, and one element may be an extent like others.
+    # Two names for one extent need not be distinguished; one name for several says nothing, and one element may be an extent like others.
     symbolic = g.choose(["", "", "", "apart", "apart", "alike", "some", "ones", "shared"])
     name_nodes(nodes, g.choose([None, None, None, "node", "a/b c"]))
     infos = []
@@ -293,7 +293,7 @@ def assemble(seed: int, name: str, g: Graph) -> Case:
 
 
 def name_nodes(nodes: Sequence[NodeProto], name: str | None) -> None:
-    """Give all nodes one name, those of sub-graphs too, as files may have it."""
+    """Give all nodes one name, those of sub-graphs too, as files may have."""
     for n in nodes if name is not None else ():
         n.name = name or ""
         for a in n.attribute:

@@ -32,7 +32,7 @@ class Graphs:
     Attributes:
         folder: where failing cases are written.
         profiles: that take turns.
-        jit, cpu: native code of a target is made for one graph in so many; 0 for none.
+        jit, cpu: native code of a target is built for one graph in this many; 0 for none.
         passes: of how many targets a graph goes through the passes; they take turns.
         steer: factors of the weights of operators.
     """

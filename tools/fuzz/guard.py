@@ -28,7 +28,7 @@ def guarded(x: np.ndarray, side: Side = "end") -> np.ndarray:
             after the last page.
 
     Raises:
-        OSError: the system gives no such memory.
+        OSError: the system has no such memory.
     """
     if x.dtype.hasobject or not x.nbytes:
         return x
@@ -50,7 +50,7 @@ def all_guarded(arrays: Mapping[str, Any], side: Side = "end") -> dict[str, Any]
 
 
 def run_guarded(run: Callable[..., dict[str, Any]], feeds: Mapping[str, Any]) -> dict[str, Any]:
-    """What a session computes of inputs, which lie at the start of their memory, and then at its end, as do the results.
+    """The outputs for inputs at the start of guarded memory, and then at its end; results are placed likewise.
 
     Args:
         run: of the session.

@@ -63,7 +63,7 @@ def values(
 
 
 def within(x: np.ndarray, low: float, high: float) -> bool:
-    """Whether all values lie within bounds."""
+    """Whether all values are within bounds."""
     return not x.size or bool(np.min(x) >= low and np.max(x) <= high)
 
 

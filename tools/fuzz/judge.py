@@ -30,7 +30,7 @@ from tools.fuzz.oracle import run_onnxruntime, run_other
 
 SAMPLES = 20  # of what differs at last: a choice between two that are equal falls either way in each of them
 ULPS = 4  # by which operands are disturbed: elementary functions are off by as much
-MARGIN = 8  # samples are few, and may all lie near the truth
+MARGIN = 8  # there are few samples, and all may be close to the truth
 UNITS = {"f32": 2.0**-24, "f16": 2.0**-11, "bf16": 2.0**-8, "f64": 2.0**-53}
 _NARROW = (TensorProto.FLOAT, TensorProto.FLOAT16, TensorProto.BFLOAT16)
 _REAL = (*_NARROW, TensorProto.DOUBLE)

@@ -29,10 +29,10 @@ from tools.fuzz.generate import Case, generate
 from tools.fuzz.patterns import MAKERS
 from tools.fuzz.profiles import PROFILES
 
-Try = Callable[[Path], None]  # uses what lies in a folder
+Try = Callable[[Path], None]  # uses the files in a folder
 NODES = 5  # most of them in a graph: a case should cost a millisecond or two
 WHOLE = 0.25  # of the files that are taken go through all passes; the others stop after a stage
-VERIFIED = 8  # one seed in so many checks modules after each pass
+VERIFIED = 8  # one seed in this many checks modules after each pass
 
 
 @dataclass
@@ -81,7 +81,7 @@ def models(rng: Generator, seed: int) -> Iterator[Attempt]:
 
 
 def external(rng: Generator, seed: int) -> Iterator[Attempt]:
-    """Models whose weights lie in other files: changed references."""
+    """Models with external data: changed references."""
     case = small(seed, "products")
     words = [
         *mutate.STRINGS,

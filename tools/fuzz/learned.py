@@ -17,7 +17,7 @@ _NODES = ("nodeids", "modes", "featureids", "values", "truenodeids", "falsenodei
 
 
 def trees(g: Graph, op: str) -> Any:
-    """A forest that compares in one way or in all, and whose leaves give to one target or to several."""
+    """A forest that compares in one way or in all, and whose leaves have values for one target or several."""
     features, targets = g.choose([1, 3, 8]), g.choose([1, 1, 2, 5])
     kinds = _COMPARES if g.chance(0.4) else [g.choose(_COMPARES)]
     attrs: dict[str, list[Any]] = {f"nodes_{n}": [] for n in ("treeids", *_NODES)}
@@ -35,7 +35,7 @@ def trees(g: Graph, op: str) -> Any:
         attrs["target_weights"] += g.rng.standard_normal(len(given)).astype(np.float32).tolist()
     dtype, rows = g.choose([F32, F32, F32, np.float64]), g.choose([1, 2, 5, 31, 64, 97])
     how = {"aggregate_function": g.choose(["SUM", "SUM", "AVERAGE", "MIN", "MAX"]), "n_targets": targets}
-    # onnxruntime forgets the transform of one target, and the base of targets that no leaf of a row gives to.
+    # onnxruntime forgets the transform of one target, and the base value of targets that no leaf of a row has a value for.
     if targets == 1 and g.chance(0.3):
         how["base_values"] = g.rng.standard_normal(targets).tolist()
     elif targets > 1 and g.chance(0.3):

@@ -99,7 +99,7 @@ class Misfits:
     Attributes:
         folder: where failing cases are written.
         targets: the first is what the others are compared with.
-        cpu: `cpu` is among the targets for one model in so many, at the run, where it is compiled once; 0 for none.
+        cpu: `cpu` is among the targets for one model in this many, at run time, with one compilation; 0 for none.
         most: misfits of a seed.
         options: of `cpu`, such as a sanitizer.
         builds: `cpu` is among the targets at the build too, where each misfit is compiled.
@@ -191,7 +191,7 @@ class _Judge:
         return tuple(n for n in asked if _attempt(ORACLES[n], self.model, self.feeds) is not None)
 
     def outcome(self, feeds: Arrays) -> tuple[str, str]:
-        """What becomes of inputs: `refused`, `same`, or one of `WRONG`; and what is wrong."""
+        """The outcome for inputs: `refused`, `same`, or one of `WRONG`; and the fault."""
         found: dict[str, Any] = {}
         for target in self.targets:
             try:

@@ -211,7 +211,7 @@ def sizes(g: Graph, op: str) -> Any:
 
 
 def found(g: Graph, op: str) -> Any:
-    """What makes results whose size hangs on data: NonZero, Compress, Unique."""
+    """Operators with data-dependent sizes: NonZero, Compress, Unique."""
     x = operand(g, op, low=1, high=3, fits=lambda x: x.size > 0)
     if op == "NonZero":
         return g.node(op, [x])

@@ -1,4 +1,4 @@
-"""Changes of valid files: bytes, texts, trees of JSON, and messages of protobuf. Most keep the form, so that what is wrong
+"""Changes of valid files: bytes, texts, trees of JSON, and messages of protobuf. Most keep the form, so that the fault
 reaches the code after the parser.
 """
 

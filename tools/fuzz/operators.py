@@ -1,5 +1,5 @@
 """Makers of nodes: how operands, attributes and constants of an operator go together. Types come from the schemas of the
-operator set; where an operator set has an attribute in the place of an operand, or none of it, `Graph.node` sees to that.
+operator set; if an operator set has an attribute instead of an operand, or lacks it, `Graph.node` adapts the node.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a node gives according to runtimes that nobody here wrote: onnxruntime, node by node and without optimisation, and
+"""The result of a node according to independent runtimes: onnxruntime, node by node and without optimisation, and
 onnx.reference for what that does not implement.
 """
 
@@ -174,7 +174,7 @@ def _falls_by_rounding(node: NodeProto, feeds: Arrays) -> bool:
 
 
 def _fits(x: np.ndarray, info: ValueInfoProto) -> bool:
-    """Whether a value has the type and the shape that inference gives it."""
+    """Whether a value has the inferred type and shape."""
     stated = info.type.tensor_type
     if stated.elem_type != from_numpy(x.dtype).onnx:
         return False

@@ -232,7 +232,7 @@ _INSIDE = {**ELEMENTWISE, **MOVERS, **ROWS, "MatMul": matmul, "Conv": conv}
 
 
 def inner_graph(g: Graph) -> Graph:
-    """A sub-graph, which knows what lies around it."""
+    """A sub-graph, with the values of the graphs around it."""
     return Graph(g.rng, g.opset, g)
 
 

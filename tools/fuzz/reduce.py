@@ -1,4 +1,4 @@
-"""Makes a failing case small: `occ reduce` on the graph, with onnxruntime or onnx.reference as the oracle of what is left."""
+"""Makes a failing case small: `occ reduce` on the graph, with onnxruntime or onnx.reference as the oracle of the reduced graph."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def shrink(case: Case, way: str, options: dict[str, dict[str, str]], folder: Pat
         way: of running it that fails; see `outcomes`.
         options: of the targets.
         folder: where the files go.
-        tell: told of progress.
+        tell: called with progress.
 
     Raises:
         ValueError: it does not fail.

@@ -56,7 +56,7 @@ class Runner:
 
     Attributes:
         case: the case.
-        listeners: told of passes.
+        listeners: called after passes.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ def _fit(m: Module, feeds: Sequence[np.ndarray]) -> bool:
 
 
 def outcomes(runner: Runner, ways: Sequence[str]) -> Iterator[Outcome]:
-    """The outcomes of the ways that are asked for: a target, or the passes of one, as in `cpu passes`."""
+    """The outcomes of the requested ways: a target, or only its passes, as in `cpu passes`."""
     for way in ways:
         target, _, passes = way.partition(" ")
         if passes:

@@ -43,7 +43,7 @@ def schemas(target: Target, count: int, seed: int, clients: int, tokens: int) ->
 @click.option("--seed", default=0, show_default=True)
 @click.pass_obj
 def malformed(target: Target, count: int, seed: int) -> None:
-    """Send bodies that make no sense; none may give a 5xx."""
+    """Send invalid bodies; none may cause a 5xx."""
     seen, wrong = load.malformed(target, count, seed)
     for body, answer in wrong:
         click.echo(f"{body[:300]!r}\n  {answer[:400]}")

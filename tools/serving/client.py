@@ -16,7 +16,7 @@ class Target:
 
     Attributes:
         url: of its root, such as `http://127.0.0.1:8000`.
-        model: the name that requests give.
+        model: the name in requests.
         key: what it asks for, or empty.
     """
 

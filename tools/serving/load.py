@@ -172,7 +172,7 @@ def _each(target: Target, count: int, clients: int, body: Callable[[int], tuple[
 
 
 def clients(target: Target, count: int, at_once: int, tokens: int) -> dict[str, float]:
-    """Throughput and latencies of chats of different prompts, each answered in exactly so many tokens."""
+    """Throughput and latencies of chats of different prompts, each answered with a fixed number of tokens."""
     prompts = [f"{k}. Write a story of {k + 2} animals that meet at a lake, with a happy end." for k in range(count)]
 
     def chat(k: int) -> tuple[str, dict[str, Any]]:
