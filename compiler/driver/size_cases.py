@@ -28,7 +28,7 @@ _MOST = 4  # maximum plans in an artifact; a session creates those that it needs
 
 
 def shown_at(m: Module) -> dict[str, list[Place]]:
-    """The inputs and axes that show each symbol of a model as it was imported, by label."""
+    """The input axes with each symbol's extent in an imported model, by label."""
     places: dict[str, list[Place]] = {}
     for arg in m.main.args:
         for axis, d in enumerate(arg.type.shape or ()) if isinstance(arg.type, TensorType) else ():

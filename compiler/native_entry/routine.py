@@ -315,7 +315,7 @@ class RoutineEmitter:
     # for steps
 
     def once_sized(self, emit: Callable[[], None]) -> None:
-        """Register code to emit once there is memory for results whose sizes the current step defines."""
+        """Register code that runs after memory is allocated for results of data-dependent size of the current step."""
         self._once_sized.append(emit)
 
     def copy(self, target: Any, source: Any, size: Size) -> None:

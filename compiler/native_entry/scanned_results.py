@@ -45,7 +45,7 @@ class ScannedResult:
         self.length = None if self._grown else e.sizes.of(upper(length, e.r.bounds) if self.found else length)
 
     def of_iteration(self, i: Any) -> Any:
-        """Address of the slice of an iteration, which is less than `length`."""
+        """Address of the slice of an iteration; its number is less than `length`."""
         e, at = self._e, self._e.b.mul(i, i64(self.stride))
         if self._grown is None:
             return e.support.at(e.b, e.buffer(self.index), at)

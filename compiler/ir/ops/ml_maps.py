@@ -89,7 +89,7 @@ class DictVectorizer:
 
 @op("ai.onnx.ml.CastMap", host="CastMap")
 class CastMap:
-    """The values of a map in key order, dense or at the index that the key is."""
+    """The values of a map as a tensor: in key order, or each at its key as index."""
 
     def infer(x, *, a):
         if not isinstance(x.type, MapType):

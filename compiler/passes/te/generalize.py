@@ -1,4 +1,4 @@
-"""Generalises a te function of fixed sizes to any sizes: extents become dims with facts.
+"""Generalises a te function of fixed sizes to any sizes: extents become symbolic dims with known bounds and divisors.
 
 The result is checked, not trusted: with the numbers substituted back it must equal the original function.
 """
