@@ -80,6 +80,7 @@ def register(
 
 def _check(target: str, build: str, least: int) -> None:
     """Refuse what `register` cannot take."""
+    from occ.compiler.targets.native import InterpOptions
     from occ.compiler.targets.registry import get_target
     from occ.onnxruntime.background import WAYS
 
@@ -90,9 +91,8 @@ def _check(target: str, build: str, least: int) -> None:
         raise TypeError(f"least is {least!r}; it is a number of elements")
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")
-    get_target(target)
-    if target == "interp":
-        message = "`interp` computes with numpy, and sessions of onnxruntime need native code"
+    if isinstance(get_target(target).options, InterpOptions):
+        message = f"`{target}` computes with numpy, and sessions of onnxruntime need native code"
         raise error("OCC0303", message, help="register `cpu` or `cpu-jit`")
 
 
