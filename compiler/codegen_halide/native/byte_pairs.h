@@ -1,8 +1,8 @@
-// A lowering pass for x86: pairs of products of bytes that are summed in 16 bits take one instruction, `vpmaddubsw`.
+// A lowering pass for x86: pairs of byte products summed in 16 bits become one instruction, `vpmaddubsw`.
 //
-// Halide 21 knows it for sums that saturate alone, since it does. Kernels sum bytes in 16 bits only where the sum fits, so it is the
-// same: occ.compiler.ir.ops.own.block_products.sums_fit. Sums of fours in 32 bits are taken in pairs where the kernel says that those
-// fit: occ.compiler.ir.ops.own.quantised_codes.pairs_fit.
+// The instruction saturates, so Halide 21 only uses it for saturating sums. Kernels sum bytes in 16 bits only if the sum
+// fits, and then the result is the same: occ.compiler.ir.ops.own.block_products.sums_fit. Sums of fours in 32 bits are
+// taken in pairs if the kernel says that each pair fits: occ.compiler.ir.ops.own.quantised_codes.pairs_fit.
 #pragma once
 #include "Halide.h"
 
