@@ -11,7 +11,7 @@ from pathlib import Path
 from occ.compiler.codes import CODES
 from occ.compiler.frontend.refused import REFUSED
 from occ.compiler.frontend.upgrade import SAME
-from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.ir.stages import STAGES
 from occ.compiler.passes.lower.rule_list import FINISHERS, NORMALISERS, RULES, VARIANTS
 from occ.compiler.passes.pipeline import pipeline_for

@@ -25,7 +25,7 @@ from occ.compiler.ir.dim import Dim, Sym, rebuild
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.operator.custom import c_kernel, halide_kernel, operator
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.expr import (
@@ -55,7 +55,6 @@ from occ.compiler.ir.te.expr import (
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.te.walks import walk
-from occ.compiler.ir.value import Value
 from occ.compiler.native_entry.build import entry_object
 from occ.compiler.objects.elf import link
 from occ.compiler.passes.base import Context, Pass

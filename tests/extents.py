@@ -11,7 +11,7 @@ from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.dim import evaluate, symbols
-from occ.compiler.ir.module import Constraint, Func
+from occ.compiler.ir.func import Constraint, Func
 from occ.compiler.ir.te.bounds_check import out_of_bounds_read
 
 _TRIES, _SIZES, _KEPT = 400, (1, 2, 3, 4, 6), 25

@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[1]
 LIMIT = 400
 MOST = {
-    "files over 300 lines": 36,
+    "files over 300 lines": 35,
     "functions over 40 lines": 41,
     "functions of more than 7 parameters": 67,
     "lines over 120 columns": 72,

@@ -27,7 +27,7 @@ from occ.compiler.codegen_cann.parts.pictures import configuration
 from occ.compiler.codegen_cann.parts.units import Placed, counts, narrow_batches, slow_nodes
 from occ.compiler.codegen_cann.verdicts import kernels_of
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.value import Value
+from occ.compiler.ir.op import Value
 from occ.compiler.plan.signature import dim_expr
 from occ.runtime.device_part import DevicePart, PartTensor
 

@@ -12,7 +12,7 @@ from occ.compiler.codegen_halide.emit import generator, source
 from occ.compiler.codegen_halide.front_end import front_end
 from occ.compiler.codegen_halide.programs import FLAGS, native, runtime_source
 from occ.compiler.codegen_halide.toolchain import Toolchain
-from occ.compiler.ir.op import Identity
+from occ.compiler.ir.attribute_keys import Identity
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.lower.schedule import plain
 from occ.compiler.targets.machine import Machine

@@ -20,8 +20,8 @@ from occ.compiler.codegen_llvm.machine import CodeMachine, target_machine
 from occ.compiler.codegen_llvm.optimization_level import is_small
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.printer import te_text
 from occ.compiler.ir.te.function import TeFunc, TeStage
+from occ.compiler.ir.te.printer import te_text
 from occ.compiler.native_entry.build import PACKAGES as ENTRY_PACKAGES
 from occ.compiler.native_entry.build import compile_entry
 from occ.compiler.native_entry.kernel_abi import KernelAbi

@@ -23,10 +23,9 @@ from occ.compiler.ir.dim import evaluate
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.kernel import CKernel, library_of
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.op import Op, Value, Weight
+from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.fuse.fuse_patterns import fit, obstacle, to_foreign
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import replace

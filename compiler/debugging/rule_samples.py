@@ -16,14 +16,14 @@ from occ.compiler.debugging.random_tensors import random_array
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import BOOL, BY_NAME, F32, I64, DType
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region, Value, Weight
 from occ.compiler.ir.operator.onnx_values import onnx_type_name
 from occ.compiler.ir.operator.random_shapes import Shape
+from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.ir.operator.spec import AttrSpec, OpSpec
-from occ.compiler.ir.ops import Registry
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.rules.pattern import (
     Alternatives,
     Attribute,

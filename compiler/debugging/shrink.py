@@ -6,11 +6,10 @@ from collections.abc import Callable, Iterator
 
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Weight
 
 Fails = Callable[[Module], bool]
 Change = Callable[[Module], bool]  # makes one change; false if there is none with that number

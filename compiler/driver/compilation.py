@@ -19,7 +19,8 @@ from occ.compiler.driver.source import Source, in_onnx, is_text, load_module, na
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.frontend.torch_program import ExportedProgram, is_program_file
 from occ.compiler.ir.dim import evaluate, symbols
-from occ.compiler.ir.module import Broadcast, Module, nodes_of
+from occ.compiler.ir.func import Broadcast
+from occ.compiler.ir.module import Module, nodes_of
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.stages import ORDER, STAGES

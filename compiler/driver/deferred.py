@@ -13,10 +13,9 @@ from occ.compiler.diagnostics import CompileError
 from occ.compiler.ir.deferred import foreign_types
 from occ.compiler.ir.dtype import from_numpy
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.op import Op, Value
+from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.runtime.errors import RunError
 from occ.runtime.forks import renew_in_children
 

@@ -17,8 +17,8 @@ from typing import Any
 
 from occ.compiler.diagnostics import CompileError, Invalid, error
 from occ.compiler.entry_points import installed, load_point
+from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.ir.operator.spec import OpSpec
-from occ.compiler.ir.ops import Registry
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.lower.rule_list import NAMES
 from occ.compiler.passes.rules.pattern import OpPattern, Result, check_names

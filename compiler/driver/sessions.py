@@ -21,7 +21,7 @@ from occ.compiler.driver.source import Source, is_text, parsed
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.frontend.torch_program import ExportedProgram
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.plan.plan import defer_text
 from occ.compiler.plan.signature import signature
 from occ.compiler.targets.registry import get_target

@@ -15,7 +15,8 @@ from threading import Lock
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.dim import Sym
-from occ.compiler.ir.module import Broadcast, Module
+from occ.compiler.ir.func import Broadcast
+from occ.compiler.ir.module import Module
 from occ.compiler.ir.symbol_names import symbol_name
 from occ.compiler.ir.types import TensorType
 from occ.runtime.dims import Assumption

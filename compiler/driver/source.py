@@ -15,7 +15,7 @@ from occ.compiler.frontend.onnx import import_model
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.frontend.torch_program import ExportedProgram, is_program_file, program_to_onnx
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.ir.printer import module_text, weight_offsets
 from occ.compiler.ir.stages import BY_NAME
 from occ.compiler.ir.verify import problems

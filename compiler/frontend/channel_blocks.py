@@ -11,10 +11,9 @@ from collections.abc import Iterator
 
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.ops.contrib.nchwc import DOMAIN
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value, Weight
 from occ.runtime import machine
 
 _SIZES = (8, 16)  # on processors with AVX or less, and with AVX-512 or NEON

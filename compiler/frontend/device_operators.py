@@ -16,8 +16,8 @@ from onnx import NodeProto, ValueInfoProto
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import BY_ONNX
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 NAME = "device_operator"
 _NAMES = re.compile(r"(npu\.[A-Za-z_]\w*|(NPU|Ascend)[A-Z]\w*)", re.ASCII)

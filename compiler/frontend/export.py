@@ -13,11 +13,12 @@ from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim, Sym, rebuild
 from occ.compiler.ir.dtype import I64, DType
 from occ.compiler.ir.empty_results import DECLARED
+from occ.compiler.ir.func import Func
 from occ.compiler.ir.layout import unpack
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import FuncRef, Op, Region, captured_values
+from occ.compiler.ir.liveness import captured_values
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import FuncRef, Op, Region, Value, Weight
 from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
-from occ.compiler.ir.value import Value, Weight
 
 STAGES = ("imported", "inferred", "canonical", "fused", "layout")
 DOMAIN = "occ.fused"  # of the functions

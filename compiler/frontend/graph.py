@@ -25,15 +25,15 @@ from occ.compiler.frontend.outputs import outputs_of
 from occ.compiler.frontend.signature import Overrides, Signature
 from occ.compiler.frontend.upgrade import rename, upgrade
 from occ.compiler.ir.empty_results import DECLARED
+from occ.compiler.ir.func import Func
 from occ.compiler.ir.location import Location
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region, Value, Weight
 from occ.compiler.ir.operator.attribute_values import check_values
 from occ.compiler.ir.operator.onnx_values import attr_value, is_unstated
-from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.ir.outline import outline, outline_batches
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value, Weight
 
 Scope = dict[str, Value | None]  # None: a function input that the call leaves out
 

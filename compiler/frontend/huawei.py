@@ -20,9 +20,8 @@ import numpy as np
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dtype import F16, F32, U8, DType
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value, Weight
 
 _PRODUCTS = ("Conv", "Gemm", "MatMul")
 _VIEWS = ("Flatten", "Identity", "MaxPool", "Reshape", "Squeeze", "Transpose", "Unsqueeze")

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from occ.compiler.ir.value import Value
+from occ.compiler.ir.op import Value
 
 
 @dataclass

@@ -10,10 +10,10 @@ from occ.compiler.diagnostics import Sink, closest, shorten
 from occ.compiler.frontend.huawei import READERS
 from occ.compiler.frontend.node import Node
 from occ.compiler.frontend.refused import REFUSED
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.onnx_values import attr_kind
+from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.ir.operator.spec import FormalSignature
-from occ.compiler.ir.ops import Registry
-from occ.compiler.ir.value import Value
 
 
 def check_known(sink: Sink, registry: Registry, node: Node, where: str) -> None:

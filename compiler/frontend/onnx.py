@@ -22,7 +22,7 @@ from occ.compiler.frontend.graph import GraphImporter
 from occ.compiler.frontend.ort_format import OrtFormatError, is_ort, read_ort
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.operator.registry import Registry
 from occ.runtime.file_formats import foreign_file
 
 

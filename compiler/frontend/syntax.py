@@ -22,9 +22,9 @@ from occ.compiler.ir import dim as dims
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.func import Constraint, SymbolInfo
 from occ.compiler.ir.layout import ROW, Layout
 from occ.compiler.ir.location import Location
-from occ.compiler.ir.module import Constraint, SymbolInfo
 from occ.compiler.ir.op import FuncRef
 from occ.compiler.ir.te import expr as ex
 from occ.compiler.ir.te.function import Param, TeFunc

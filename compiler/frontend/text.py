@@ -15,11 +15,11 @@ from lark.exceptions import UnexpectedInput, VisitError
 from occ.compiler.diagnostics import error
 from occ.compiler.frontend.syntax import FuncText, Reader, RegionText, parser
 from occ.compiler.frontend.weight_text import WeightsFile, WeightText, data_of, shaped
-from occ.compiler.ir.module import Constraint, Func, Module, SymbolInfo
-from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.func import Constraint, Func, SymbolInfo
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region, Value, Weight
+from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.ir.te.function import TeFunc
-from occ.compiler.ir.value import Value, Weight
 
 
 def parse(

@@ -16,13 +16,13 @@ from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.empty_results import empty_shapes
+from occ.compiler.ir.func import Constraint, Func
 from occ.compiler.ir.kernel import CKernel, library_of
-from occ.compiler.ir.module import Constraint, Func, Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region, Value, Weight
 from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, is_defined_by_step
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 from occ.runtime.errors import RunError
 from occ.runtime.hostops import run_host
 from occ.runtime.native.control import run_control

@@ -9,9 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import Any
 
+from occ.compiler.ir.attribute_keys import frozen
 from occ.compiler.ir.build_te import attributes, typed_operands
 from occ.compiler.ir.dim import symbol
-from occ.compiler.ir.op import Op, frozen
+from occ.compiler.ir.op import Op
 from occ.compiler.ir.operator.spec import Access
 from occ.compiler.ir.te.expr import Index, Load, Reduce
 from occ.compiler.ir.te.function import Builder, Tensor, TeStage, position

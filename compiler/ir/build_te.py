@@ -11,13 +11,12 @@ import numpy as np
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.dim import Dim, symbols
 from occ.compiler.ir.dtype import F32
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.te.expr import Expr, Size, literal
 from occ.compiler.ir.te.function import AnyStage, Builder, Check, Param, Scatter, TeFunc, Tensor, loads, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 
 Elements = tuple[Dim | float | None, ...]
 Known = Callable[[Value], Elements | None]

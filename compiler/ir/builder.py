@@ -15,9 +15,9 @@ from occ.compiler.ir.build_te import Elements, Known, attributes, static_element
 from occ.compiler.ir.dim import Dim, lower, symbol, symbols, upper
 from occ.compiler.ir.dtype import I64, DType
 from occ.compiler.ir.location import UNKNOWN, Location
-from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.op import FuncRef, Op, Region, Value, Weight
+from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.ir.operator.spec import OpSpec
-from occ.compiler.ir.ops import builtin
 from occ.compiler.ir.shape import (
     Assumed,
     assume_at_least,
@@ -31,7 +31,6 @@ from occ.compiler.ir.shape import (
 from occ.compiler.ir.te.function import AnyStage, Builder, Tensor
 from occ.compiler.ir.te.required_extents import needed
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.ir.value import Value, Weight
 
 if TYPE_CHECKING:
     from occ.compiler.ir.module import Module
@@ -108,7 +107,7 @@ class GraphBuilder:
             results: types of the results of the op.
             attrs: attributes of the op.
         """
-        from occ.compiler.ir.module import Func
+        from occ.compiler.ir.func import Func
 
         assert self._module is not None, "a function needs a module"
         _fit_body(name, operands, captured, types, attrs)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from occ.compiler.ir.module import Func
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.shape import surely_different
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.ir.value import Value
 
 # By routine: operands before those that it passes on, operands that its functions have before these, and results that
 # they have before its own.

@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.shape import data_dim, depends_on_data
 from occ.compiler.ir.types import EmptySequenceType, MapType, OptionalType, SequenceType, TensorType, Type
-from occ.compiler.ir.value import Value
 
 
 def is_empty(sequence: Value) -> bool:

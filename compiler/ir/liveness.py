@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Container, Iterator
 
+from occ.compiler.ir.attribute_keys import is_plain
 from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.dim import Dim, Sym, symbols
-from occ.compiler.ir.module import Func
-from occ.compiler.ir.op import Op, is_plain
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.op import Op, Region, Value
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 
@@ -69,3 +70,18 @@ def _dims_in(value: object) -> Iterator[Dim]:
     elif isinstance(value, tuple) and not is_plain(value):
         for x in value:
             yield from _dims_in(x)
+
+
+def captured_values(region: Region) -> list[Value]:
+    """Values, including weights, that ops in `region` read but that are defined outside, in order of first use."""
+    found: dict[Value, None] = {}
+    inside: set[Value] = set(region.args)
+    for op in region.walk():
+        inside.update(op.results)
+        for nested in op.regions:
+            inside.update(nested.args)
+    for op in region.walk():
+        for value in op.inputs:
+            if value not in inside:
+                found[value] = None
+    return list(found)

@@ -9,70 +9,18 @@ from pathlib import Path
 
 import numpy as np
 
-from occ.compiler.ir.dim import Dim, Sym, Symbol, monomial, substitute, symbols
-from occ.compiler.ir.op import FuncRef, Op, Region
-from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.dim import Dim, Sym, Symbol, substitute, symbols
+from occ.compiler.ir.func import DATA_LABEL, Broadcast, Constraint, Func, SymbolInfo
+from occ.compiler.ir.op import FuncRef, Op, Region, Weight
+from occ.compiler.ir.operator.registry import Registry
+from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.shape import DATA_SYMBOL
 from occ.compiler.ir.spill_file import SpillFile
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.ir.value import Value, Weight
 from occ.runtime.mapped_arrays import release
 
 _SHOWN = 400  # lines of a module shown in a notebook
-DATA_LABEL = "?"  # label of a symbol that no input has: an op binds it at run time
-
-
-@dataclass(eq=False)
-class Func:
-    """A function: a body, and the names of its results as callers know them."""
-
-    name: str
-    body: Region
-    result_names: list[str] = field(default_factory=list)
-
-    @property
-    def args(self) -> list[Value]:
-        return self.body.args
-
-    @property
-    def results(self) -> tuple[Value, ...]:
-        return self.body.yields
-
-
-@dataclass(frozen=True)
-class SymbolInfo:
-    """A symbolic dim of the module: its bounds, and the name the model gives it."""
-
-    symbol: Symbol
-    label: str
-
-    @property
-    def dim(self) -> Sym:
-        return monomial((self.symbol, 1))
-
-
-@dataclass(frozen=True)
-class Constraint:
-    """Two dims that must be equal when a function runs, and the node that requires it."""
-
-    lhs: Dim
-    rhs: Dim
-    node: str
-    func: str = "main"
-
-
-@dataclass(frozen=True)
-class Broadcast:
-    """The assumption that a symbol equals another size although it may be 1, with the broadcasting node.
-
-    Attributes:
-        plain: whether the other size is a symbol or a number, not a formula.
-    """
-
-    other: str
-    node: str
-    plain: bool
 
 
 @dataclass(eq=False)
@@ -113,8 +61,6 @@ class Module:
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the text without its weights, truncated if it is long."""
-        from occ.compiler.ir.printer import module_text
-
         lines = module_text(self, weights="none").splitlines()
         left = f"\n... {len(lines) - _SHOWN} more lines" if len(lines) > _SHOWN else ""
         return f"<pre>{escape(chr(10).join(lines[:_SHOWN]) + left)}</pre>"
@@ -195,9 +141,9 @@ class Module:
         info = self.symbols[name] = SymbolInfo(Symbol(name, lo, hi, divisible_by), label or name)
         return info.dim
 
-    def data_symbol(self) -> Sym:
+    def data_symbol(self, hint: str = f"{DATA_SYMBOL}0") -> Sym:
         """A new symbolic dim that no input has, for a data-dependent size."""
-        return self.fresh_symbol(f"{DATA_SYMBOL}0", label=DATA_LABEL)
+        return self.fresh_symbol(hint, label=DATA_LABEL)
 
     def substitute(self, values: Mapping[str, Dim]) -> None:
         """Replace symbols, by name, in the types, attributes and constraints of the whole module."""

@@ -1,21 +1,20 @@
-"""Ops and regions.
+"""Values, ops and regions, which refer to each other.
 
 One class serves all operators: the differences are in the `OpSpec` that `spec` returns.
+Use lists are kept by `Op`; nothing else writes them.
 """
 
 from __future__ import annotations
 
-import hashlib
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from occ.compiler.ir.dtype import from_numpy
 from occ.compiler.ir.location import UNKNOWN, Location
-from occ.compiler.ir.types import Type
-from occ.compiler.ir.value import Value
+from occ.compiler.ir.types import TensorType, Type
 
 if TYPE_CHECKING:
     from occ.compiler.ir.operator.matrix_product import MatrixProduct
@@ -24,57 +23,75 @@ if TYPE_CHECKING:
 # Plain Python: int, float, str, bool, DType, dims, tuples of these, an ndarray for tensors, or None.
 Attr = Any
 
-T = TypeVar("T")
-_PLAIN = frozenset((int, float, str, bool))
-_LARGE = 256  # elements of a tuple from which its hash is cached: trees and vocabularies have millions
-
-
-class Identity(Generic[T]):
-    """An object that is compared by identity, as a key of cached results."""
-
-    __slots__ = ("value",)
-
-    def __init__(self, value: T) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return id(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, Identity) and other.value is self.value  # pyright: ignore[reportUnknownMemberType]
-
-
-def is_plain(values: tuple[Any, ...]) -> bool:
-    """Whether a tuple holds only numbers and texts."""
-    return _has_plain(Identity(values)) if len(values) >= _LARGE else _PLAIN.issuperset(map(type, values))
-
-
-@lru_cache(maxsize=16)  # of the last few, which this keeps alive
-def _has_plain(large: Identity[tuple[Any, ...]]) -> bool:
-    return _PLAIN.issuperset(map(type, large.value))
-
-
-@lru_cache(maxsize=16)
-def _digest(large: Identity[tuple[Any, ...]]) -> Hashable:
-    text = repr(large.value).encode("utf-8", "surrogatepass")
-    return len(large.value), hashlib.sha256(text).hexdigest()
-
-
-def frozen(value: Any) -> Hashable:
-    """An attribute in a hashable, comparable form; different types stay different."""
-    if isinstance(value, np.ndarray):
-        return (str(value.dtype), value.shape, value.tobytes())
-    if isinstance(value, tuple):
-        if not is_plain(value):
-            return tuple(frozen(v) for v in value)
-        return _digest(Identity(value)) if len(value) >= _LARGE else repr(value)
-    return (type(value).__name__, repr(value))
-
 
 class FuncRef(str):
     """The name of a function of the module, as an attribute; prints `@name`."""
 
     __slots__ = ()
+
+
+class Value:
+    """An SSA value: a result of an op, or an argument of a region.
+
+    Attributes:
+        type: None until inference has determined it.
+        name: a hint for printing; made unique on print.
+        owner: the op or the region that defines it.
+        uses: the (op, operand index) pairs that read it, in order of creation.
+    """
+
+    __slots__ = ("name", "owner", "type", "uses")
+
+    def __init__(self, type: Type | None, name: str, owner: Op | Region | None = None) -> None:  # noqa: A002
+        self.type, self.name, self.owner = type, name, owner
+        self.uses: dict[tuple[Op, int], None] = {}
+
+    @property
+    def tensor(self) -> TensorType:
+        """The type, which must be a tensor type."""
+        assert isinstance(self.type, TensorType), f"%{self.name} is {self.type or 'untyped'}, not a tensor"
+        return self.type
+
+    @property
+    def users(self) -> list[Op]:
+        """The ops that read the value, each once."""
+        return list(dict.fromkeys(op for op, _ in self.uses))
+
+    def replace_uses(self, new: Value, outside: Iterable[Op] = ()) -> None:
+        """Redirect the readers of this value to another one; names and locations stay, see `Rewriter.replace_value`.
+
+        Args:
+            new: the value to read instead.
+            outside: ops that keep reading this value.
+        """
+        staying = set(outside)
+        for user, k in list(self.uses):
+            if user not in staying:
+                user.set_operand(k, new)
+
+    @property
+    def defining_op(self) -> Op | None:
+        """The op that computes the value; None for region arguments and weights."""
+        return self.owner if isinstance(self.owner, Op) else None
+
+    def __repr__(self) -> str:
+        return f"<%{self.name}: {self.type}>"
+
+
+class Weight(Value):
+    """A constant of the module.
+
+    `data` is an array, or a view of a mapped file; it is never copied into text.
+    """
+
+    __slots__ = ("data",)
+
+    def __init__(self, name: str, data: np.ndarray, type: TensorType | None = None) -> None:  # noqa: A002
+        super().__init__(type or TensorType(from_numpy(data.dtype), data.shape), name)
+        self.data = data
+
+    def __repr__(self) -> str:
+        return f"<@{self.name}: {self.type}>"
 
 
 class Op:
@@ -165,7 +182,7 @@ class Op:
             KeyError: no such operator.
         """
         if self._spec is None:
-            from occ.compiler.ir.ops import builtin
+            from occ.compiler.ir.operator.registry import builtin
 
             self._spec = builtin()[self.name]
         return self._spec
@@ -281,18 +298,3 @@ class Region:
         """All ops, nested ones included, outer before inner."""
         for op in self:
             yield from op.walk()
-
-
-def captured_values(region: Region) -> list[Value]:
-    """Values, including weights, that ops in `region` read but that are defined outside, in order of first use."""
-    found: dict[Value, None] = {}
-    inside: set[Value] = set(region.args)
-    for op in region.walk():
-        inside.update(op.results)
-        for nested in op.regions:
-            inside.update(nested.args)
-    for op in region.walk():
-        for value in op.inputs:
-            if value not in inside:
-                found[value] = None
-    return list(found)

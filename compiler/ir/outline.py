@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import FuncRef, Op, Region, captured_values
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.liveness import captured_values
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import FuncRef, Op, Region, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value, Weight
 
 _HEAD = {"Loop": 2}  # operands before the variadic ones, absent or not
 

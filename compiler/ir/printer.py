@@ -3,68 +3,30 @@
 from __future__ import annotations
 
 import base64
-import json
-import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import groupby
-from typing import Any, Literal
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, Literal, Protocol
 
 import numpy as np
 
-from occ.compiler.ir.dim import Dim, Sym, Symbol, symbols
-from occ.compiler.ir.dtype import BOOL, F32, I64, DType, from_numpy
-from occ.compiler.ir.module import Constraint, Func, Module
-from occ.compiler.ir.op import FuncRef, Op, Region
-from occ.compiler.ir.te.expr import (
-    Axis,
-    Binary,
-    Bitcast,
-    Call,
-    Carried,
-    Cast,
-    Const,
-    Expr,
-    Index,
-    Load,
-    Reduce,
-    Select,
-    Size,
+from occ.compiler.ir.dim import Sym, Symbol
+from occ.compiler.ir.dtype import DType, from_numpy
+from occ.compiler.ir.func import Constraint, Func, SymbolInfo
+from occ.compiler.ir.op import FuncRef, Op, Region, Value, Weight
+from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.te.printer import (
+    bounds_text,
+    elements,
+    number,
+    quote,
+    short_floats,
+    sigil,
+    te_text,
 )
-from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, reduce_axes
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
-from occ.compiler.ir.value import Value, Weight
 
 LARGEST_DENSE = 16  # elements of a weight that is printed inline
 _ALIGN = 64
-_BARE = re.compile(r"[\w.\/-]+")
-_LEVEL = {
-    "or": 1, "xor": 2, "and": 3, "eq": 4, "ne": 4, "lt": 4, "le": 4, "add": 5, "sub": 5, "mul": 6, "div": 6,
-    "floordiv": 6, "mod": 6,
-}  # fmt: skip
-_SIGN = {
-    "or": "|", "xor": "^", "and": "&", "eq": "==", "ne": "!=", "lt": "<", "le": "<=", "add": "+", "sub": "-",
-    "mul": "*", "div": "/", "floordiv": "//", "mod": "%",
-}  # fmt: skip
-
-
-def quote(text: str) -> str:
-    """A string literal: JSON escapes, ASCII only, so that no name from a model can end it."""
-    return json.dumps(text)
-
-
-def sigil(mark: str, name: str) -> str:
-    """A value or symbol name, quoted if it is not a plain word."""
-    return mark + (name if name.isascii() and _BARE.fullmatch(name) else quote(name))
-
-
-def number(value: Any) -> str:
-    """A literal without a dtype."""
-    if isinstance(value, (bool, np.bool_)):
-        return "true" if value else "false"
-    if isinstance(value, str):
-        return quote(value)
-    return repr(value)
 
 
 def attr_text(value: Any) -> str:
@@ -86,117 +48,9 @@ def attr_text(value: Any) -> str:
             return f"[{', '.join(map(attr_text, value))}]"
         case np.ndarray():
             kind = f"{from_numpy(value.dtype)}[{','.join(map(str, value.shape))}]"
-            return f"tensor<{', '.join([kind, *(number(v) for v in _elements(value))])}>"
+            return f"tensor<{', '.join([kind, *(number(v) for v in elements(value))])}>"
         case _:
             return number(value)
-
-
-def _shortest(value: np.floating[Any]) -> float:
-    """The shortest decimal that rounds to `value` in the same type."""
-    short = float(str(value))
-    return short if type(value)(short) == value else float(value)
-
-
-def _elements(data: np.ndarray) -> list[Any]:
-    if data.dtype.kind == "f" and data.dtype.itemsize < 8:
-        return [_shortest(v) for v in data.reshape(-1)]
-    if data.dtype.kind in "biuf":
-        return data.reshape(-1).tolist()
-    if data.dtype.kind in "OUST":
-        return [v.decode() if isinstance(v, bytes) else str(v) for v in data.reshape(-1)]
-    return data.reshape(-1).astype(np.float64).tolist()
-
-
-# Expressions --------------------------------------------------------------------------------------------------------
-
-
-def expr_text(e: Expr, params: Iterable[str] = (), level: int = 0) -> str:
-    """An expression; `params` are the sources that print with `%`."""
-    match e:
-        case Const():
-            return _const(e)
-        case Index():
-            return e.name
-        case Size():
-            return f"dim({e.dim})"
-        case Load():
-            mark = "%" if e.source in params else ""
-            return f"{mark}{e.source}[{', '.join(expr_text(i, params) for i in e.index)}]"
-        case Binary() if e.op in _SIGN:
-            mine = _LEVEL[e.op]
-            left = expr_text(e.lhs, params, mine + (mine == 4))
-            text = f"{left} {_SIGN[e.op]} {expr_text(e.rhs, params, mine + 1)}"
-            return f"({text})" if mine < level else text
-        case Binary():
-            return f"{e.op}({expr_text(e.lhs, params)}, {expr_text(e.rhs, params)})"
-        case Call():
-            return f"{e.fn}({', '.join(expr_text(a, params) for a in e.args)})"
-        case Select():
-            cond = expr_text(e.cond, params, 1)
-            text = f"{cond} ? {expr_text(e.then, params)} : {expr_text(e.other, params)}"
-            return f"({text})" if level else text
-        case Cast():
-            return f"cast<{e.dtype}>({expr_text(e.arg, params)})"
-        case Bitcast():
-            return f"bitcast<{e.dtype}>({expr_text(e.arg, params)})"
-        case Carried():
-            return f"carried<{e.dtype}>"
-        case Reduce():
-            return f"{e.kind}[{axes_text(e.axes)}]({expr_text(e.body, params)})"
-        case _:
-            raise AssertionError(f"no text for {type(e)}")
-
-
-def _const(c: Const) -> str:
-    if c.dtype in (BOOL, I64):
-        return number(c.value)
-    text = repr(short_floats(c.value) if c.dtype == F32 else c.value)
-    return text if c.dtype == F32 else f"{text}_{c.dtype}"
-
-
-def axes_text(axes: Sequence[Axis]) -> str:
-    return ", ".join(f"{a.name}<{a.extent}" for a in axes)
-
-
-def stage_text(s: AnyStage, params: Iterable[str] = ()) -> str:
-    """One stage of a te function, on one line."""
-    head = f"{s.name}[{axes_text(s.axes)}] = "
-    loc = f" loc({quote(s.note)})" if s.note else ""
-    if isinstance(s, Scatter):
-        targets = ", ".join(expr_text(e, params) for e in s.target)
-        parts = f"{expr_text(s.init, params)}; {targets}; {expr_text(s.value, params)}"
-        return f"{head}scatter.{s.combine}[{axes_text(s.over)}]({parts}){loc}"
-    role = f" role({s.role})" if s.role else ""
-    return f"{head}{expr_text(s.expr, params)}{role}{loc}"
-
-
-def _reduced(f: TeFunc) -> Iterator[Dim]:
-    """Extents that stages reduce over."""
-    for s in f.stages:
-        yield from (a.extent for e in s.exprs for a in reduce_axes(e))
-
-
-def te_text(f: TeFunc, indent: str = "") -> str:
-    """A te function."""
-    names = {p.name for p in f.params}
-    params = ", ".join(f"%{p.name}: {p.type}" for p in f.params)
-    results = ", ".join(f"{r.name}: {r.type}" for r in f.results)
-    found = symbols(*(d for p in (*f.params, *f.results) for d in p.type.dims), *(d for s in f.stages for d in s.shape))
-    found = symbols(*(a for d in f.schedule for a in d.args if isinstance(a, Sym)), *_reduced(f)) | found
-    dims = ", ".join(f"{d}{_bounds(found[d]) if d in found else ''}" for d in f.dims)
-    lines = [f"te {sigil('@', f.name)}[{dims}]({params}) -> ({results}) {{"]
-    lines += [f"  {stage_text(s, names)}" for s in f.stages]
-    lines += [f"  check[{axes_text(c.axes)}] {expr_text(c.cond, names)}, {quote(c.message)}" for c in f.checks]
-    if f.halide:
-        lines.append(f"  halide {quote(f.halide)}")
-    if f.hint:
-        lines.append(f"  hint {quote(f.hint)}")
-    for rule, made in groupby(f.schedule, key=lambda d: d.rule):
-        lines += [f"  schedule by {rule} {{" if rule else "  schedule {", *(f"    {d}" for d in made), "  }"]
-    return "\n".join(indent + line for line in [*lines, "}"])
-
-
-# Modules ------------------------------------------------------------------------------------------------------------
 
 
 class _Names:
@@ -250,25 +104,6 @@ def _attr_of(op: Op, name: str) -> str:
     return attr_text(short_floats(value) if name in op.spec.float_attrs else value)
 
 
-def short_floats(value: Any) -> Any:
-    """Numbers, or tuples of them, as the shortest decimals that round to the same 32-bit floats."""
-    if isinstance(value, tuple):
-        plain = bool(value) and set(map(type, value)) == {float}
-        return _short_singles(value) if plain else tuple(map(short_floats, value))
-    if not isinstance(value, float):
-        return value
-    with np.errstate(over="ignore"):
-        return _shortest(np.float32(value))
-
-
-def _short_singles(values: tuple[float, ...]) -> tuple[float, ...]:
-    """`short_floats` for many numbers at once."""
-    with np.errstate(over="ignore"):
-        singles = np.asarray(values, np.float32)
-        short = singles.astype(np.str_).astype(np.float64)
-        return tuple(np.where(short.astype(np.float32) == singles, short, singles.astype(np.float64)).tolist())
-
-
 def _loose(value: Value | None) -> str:
     if value is None:
         return "none"
@@ -307,7 +142,28 @@ def func_text(func: Func, indent: str = "  ") -> str:
     return "\n".join(indent + line for line in [*lines, "}"])
 
 
-def weight_offsets(m: Module) -> dict[str, int]:
+class Printed(Protocol):
+    """What is printed of a module."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def stage(self) -> str: ...
+    @property
+    def target(self) -> str: ...
+    @property
+    def funcs(self) -> Mapping[str, Func]: ...
+    @property
+    def weights(self) -> Mapping[str, Weight]: ...
+    @property
+    def te(self) -> Mapping[str, TeFunc]: ...
+    @property
+    def symbols(self) -> Mapping[str, SymbolInfo]: ...
+    @property
+    def constraints(self) -> Sequence[Constraint]: ...
+
+
+def weight_offsets(m: Printed) -> dict[str, int]:
     """The offset of each weight in the weights file unless it is printed inline: in order, aligned to 64 bytes."""
     offsets: dict[str, int] = {}
     end = 0
@@ -325,17 +181,11 @@ def _weight_line(w: Weight, offsets: dict[str, int], *, inline: bool) -> str:
         return f"{head}zlib<{quote(base64.b64encode(data).decode())}>"
     if w.name in offsets:
         return f"{head}ref({offsets[w.name]}, {w.data.nbytes})"
-    return f"{head}dense<{', '.join(number(v) for v in _elements(w.data))}>"
+    return f"{head}dense<{', '.join(number(v) for v in elements(w.data))}>"
 
 
 def _symbol_line(s: Symbol, label: str) -> str:
-    return f"  dim {s.name} {quote(label)}{_bounds(s)}"
-
-
-def _bounds(s: Symbol) -> str:
-    """The bounds of a symbol as text; empty if it has none."""
-    ends = f" [{s.lo}, {'inf' if s.hi is None else s.hi}]" if s.lo or s.hi is not None else ""
-    return ends + (f" % {s.divisible_by}" if s.divisible_by > 1 else "")
+    return f"  dim {s.name} {quote(label)}{bounds_text(s)}"
 
 
 def _constraint_line(c: Constraint) -> str:
@@ -346,7 +196,7 @@ def _constraint_line(c: Constraint) -> str:
 WeightLines = Literal["first", "last", "names", "none"]
 
 
-def module_text(m: Module, weights_file: str = "", *, inline: bool = False, weights: WeightLines = "first") -> str:
+def module_text(m: Printed, weights_file: str = "", *, inline: bool = False, weights: WeightLines = "first") -> str:
     """A module.
 
     Args:
@@ -372,7 +222,7 @@ def module_text(m: Module, weights_file: str = "", *, inline: bool = False, weig
     return "\n".join([*lines, "}", ""])
 
 
-def weight_bytes(m: Module) -> Iterable[bytes | memoryview]:
+def weight_bytes(m: Printed) -> Iterable[bytes | memoryview]:
     """The contents of the weights file, in pieces."""
     end = 0
     for name, offset in weight_offsets(m).items():

@@ -9,11 +9,10 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, Sym, substitute, symbols
 from occ.compiler.ir.liveness import data_symbols, defined_sizes, is_live, parameter_sizes
 from occ.compiler.ir.location import fuse
-from occ.compiler.ir.module import DATA_LABEL, Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region, Value
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 OpRule = Callable[[Op, "Rewriter"], bool]
 _LIMIT = 64  # rewrites starting from one op; two rules that undo each other hit this limit
@@ -178,7 +177,7 @@ def erase_dead(m: Module) -> int:
 
 def drop_undefined_sizes(m: Module) -> None:
     """Drop assumptions about data-dependent sizes whose defining ops have been erased or replaced."""
-    names = {info.symbol.name for info in m.symbols.values() if info.label == DATA_LABEL}
+    names = {info.symbol.name for info in m.symbols.values() if info.is_data}
     held = [c for c in m.constraints if c.lhs != c.rhs]
     if any(symbols(c.lhs, c.rhs).keys() & names for c in held):
         defined = {name for func in m.funcs.values() for name in defined_sizes(func).keys() | parameter_sizes(func)}

@@ -13,12 +13,11 @@ from occ.compiler.ir.calls import ROUTINES, agree, call_problems
 from occ.compiler.ir.deferred import has_unknown_rank, is_deferred
 from occ.compiler.ir.dim import Sym, symbols
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.op import FuncRef, Op, Region, Value, Weight
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.te.verify import te_problems
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 
 
 def problems(m: Module, *, types: bool = True) -> Iterator[str]:

@@ -10,15 +10,15 @@ from typing import Any
 
 from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, symbols
 from occ.compiler.ir.dtype import U8, DType
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.te.bounds_check import out_of_bounds_read
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.te.storage import is_stored
 from occ.compiler.ir.te.verify import sizes_of
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.ir.verify_routines import host_problems, is_place
 
 STEPS = ("kernel", "host", "foreign")  # ops of the `lowered` stage that are steps of the plan

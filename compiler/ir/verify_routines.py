@@ -10,7 +10,7 @@ from occ.compiler.ir.builder import OPERATOR_FAILURES, infer_results
 from occ.compiler.ir.calls import ROUTINES, agree, call_problems
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op
-from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.ir.types import TensorType
 
 _OWN = {"if": 1, "loop": 2}  # leading operands of a control-flow routine

@@ -13,7 +13,7 @@ import onnx
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest
 from occ.compiler.codegen_halide.toolchain import Compiler, compiler, run_all
-from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.standalone.libocc import SHARED, SYSTEM, libocc, move_in, sources
 from occ.runtime.version import occ_version
 

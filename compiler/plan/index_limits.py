@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.dim import Dim, Sym, lower, minimum, product, substitute, terms_of, upper
-from occ.compiler.ir.module import Constraint, Func, Module
+from occ.compiler.ir.func import Constraint, Func
+from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.types import TensorType
 from occ.runtime.dims import MOST_COUNTED

@@ -12,14 +12,14 @@ from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.dim import Dim, Sym, substitute
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.empty_results import empty_shapes
-from occ.compiler.ir.module import DATA_LABEL, Func, Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region, Value, Weight
 from occ.compiler.ir.ops.own.data_dependent_sizes import is_defined_by_step
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te.cost import operations
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.ir.verify_plan import STEPS
 from occ.compiler.passes.fuse.use_kernels import member
 from occ.compiler.plan.index_limits import limits
@@ -180,12 +180,7 @@ class _Planner:
             if value is None or not isinstance(value.type, TensorType) or value.type.shape is None:
                 continue
             for axis, d in enumerate(value.type.shape):
-                if (
-                    isinstance(d, Sym)
-                    and d.is_symbol
-                    and str(d) not in self._bound
-                    and self.m.symbols[str(d)].label == DATA_LABEL
-                ):
+                if isinstance(d, Sym) and d.is_symbol and str(d) not in self._bound and self.m.symbols[str(d)].is_data:
                     self._bound.add(str(d))
                     binds.append([k, axis, str(d)])
         return binds

@@ -7,8 +7,7 @@ from collections.abc import Iterator
 
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.op import Op, Value, Weight
 
 _LONGEST = 40  # characters of a line of a label
 

@@ -161,7 +161,8 @@ def module_with_weights(m: Module, out: Path | None) -> str:
 
 
 def _json(m: Module) -> str:
-    from occ.compiler.ir.printer import attr_text, te_text
+    from occ.compiler.ir.printer import attr_text
+    from occ.compiler.ir.te.printer import te_text
 
     ops = [
         {

@@ -8,10 +8,10 @@ from typing import Any
 from occ.analysis.drawing import edges, label
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.printer import op_text, te_text
+from occ.compiler.ir.op import Op, Value, Weight
+from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.te.function import TeFunc, loads
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.te.printer import te_text
 
 
 def graph_data(m: Module, compilation: Compilation) -> dict[str, Any]:

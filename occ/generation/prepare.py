@@ -13,10 +13,9 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I32, I64, DType
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.infer.infer_control import inline_branch
 from occ.generation.names import IDS, LOGITS, MASK, POSITIONS, STARTS, is_cache, presents_of
 from occ.runtime.errors import RunError

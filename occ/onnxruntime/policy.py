@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 from onnx import ModelProto, NodeProto, TensorProto, ValueInfoProto, helper
 
-from occ.compiler.ir.ops import Registry
+from occ.compiler.ir.operator.registry import Registry
 from occ.runtime.manifest import Manifest
 
 # A border between groups costs a node about half a microsecond, and onnxruntime fusions across it; a core processes a

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.op import Op, Region
-from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.rules.pattern import Alternatives, Optional, Pattern, Result, Shared, Variable, node
 from occ.compiler.passes.rules.rule import Fusion

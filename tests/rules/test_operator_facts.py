@@ -12,7 +12,7 @@ from building import model_of
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.ir.types import TensorType
 from occ.plugin import Layout, in_panels, maximum
 

@@ -11,7 +11,7 @@ from building import model_of
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.ir.ops import Registry, builtin
+from occ.compiler.ir.operator.registry import Registry, builtin
 from occ.plugin import CompileError, extensions
 
 HEAD = '<ir_version: 10, opset_import: ["" : 21, "com.example" : 1]>\n'

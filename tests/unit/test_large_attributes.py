@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from occ.compiler.ir.op import frozen, is_plain
+from occ.compiler.ir.attribute_keys import frozen, is_plain
 
 
 class Counted(tuple[Any, ...]):

@@ -13,7 +13,7 @@ from onnx.reference import ReferenceEvaluator
 
 import occ
 from occ.compiler.ir.operator.operand_forms import NUMBERS, VECTORS
-from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.operator.registry import builtin
 
 _NUMBER = re.compile(r"\b(0-D tensor|scalars?|single element)\b", re.IGNORECASE)
 _OR_MORE = re.compile(r"\b(1-D|1D|N-D|broadcast|per-head scalar|as if C is)\b")

@@ -6,7 +6,7 @@ import pytest
 
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import load_module
-from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.ir.verify import problems
 
 TEXT = """module @m {stage="lowered", target="cpu"} {

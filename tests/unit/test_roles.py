@@ -11,8 +11,9 @@ import pytest
 
 import occ.compiler
 from occ.compiler.frontend.text import parse
-from occ.compiler.ir.printer import module_text, te_text
+from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.te.printer import te_text
 from occ.compiler.ir.te.roles import ATTENTION, CONV, PAD, STRASSEN, WINOGRAD
 from occ.compiler.ir.te.verify import te_problems
 from occ.compiler.passes.base import Context

@@ -9,10 +9,9 @@ from building import mlp, model_of
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.frontend.text import parse
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Region
+from occ.compiler.ir.op import Region, Weight
 from occ.compiler.ir.printer import module_text, weight_bytes
 from occ.compiler.ir.stages import STAGES
-from occ.compiler.ir.value import Weight
 
 
 def conv() -> object:

@@ -13,7 +13,8 @@ from occ.compiler.frontend.text import parse
 from occ.compiler.interp.evaluate import run
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dim import symbol
-from occ.compiler.ir.module import Module, SymbolInfo
+from occ.compiler.ir.func import SymbolInfo
+from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te import expr as ex
 from occ.compiler.ir.te.function import Builder, Param, TeFunc, TeStage

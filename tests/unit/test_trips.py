@@ -9,7 +9,7 @@ from building import model_of
 
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.dim import Dim, evaluate
-from occ.compiler.ir.module import DATA_LABEL, Module
+from occ.compiler.ir.module import Module
 
 # `k` counts from `first` by `step`; `more` says whether another iteration follows, `c` whether the first one runs.
 LOOP = """g (float[n] x) => (int64[u] seen) {{
@@ -72,7 +72,7 @@ def length(text: str) -> tuple[Module, Dim]:
 @pytest.mark.parametrize("case", COUNTED)
 def test_iterations_are_counted(case: str):
     m, found = length(COUNTED[case])
-    assert not any(info.label == DATA_LABEL for info in m.symbols.values())
+    assert not any(info.is_data for info in m.symbols.values())
     peer = onnxruntime.InferenceSession(model_of(COUNTED[case], opset=18).SerializeToString())
     for n in range(7):
         (want,) = peer.run(None, {"x": np.zeros(n, np.float32)})
@@ -82,4 +82,4 @@ def test_iterations_are_counted(case: str):
 @pytest.mark.parametrize("case", UNKNOWN)
 def test_what_only_a_run_decides_is_left_to_it(case: str):
     m, _ = length(UNKNOWN[case])
-    assert any(info.label == DATA_LABEL for info in m.symbols.values())
+    assert any(info.is_data for info in m.symbols.values())

@@ -19,9 +19,8 @@ from occ.compiler.driver.deferred import DeferredCompiler
 from occ.compiler.driver.settings import Settings
 from occ.compiler.interp.graph import Env, Interpreter
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.methods.winograd.use_winograd import LEAST_CHANNELS, TAPS
 from occ.compiler.plan.plan import defer_text
 from tools.fuzz.generate import Case

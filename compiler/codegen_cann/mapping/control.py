@@ -11,8 +11,7 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, describe
 from occ.compiler.codegen_cann.mapping.indexing import scattered
 from occ.compiler.codegen_cann.mapping.shape import broadcast
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.value import Value
+from occ.compiler.ir.op import Op, Value
 
 Row = Callable[..., Any]
 _FOREVER = np.iinfo(np.int64).max

@@ -14,10 +14,10 @@ from occ.compiler.codegen_cann.graph.prototypes import Prototype, prototypes
 from occ.compiler.codegen_cann.mapping.chip import Chip
 from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.dtype import from_numpy
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 
 
 class Unsupported(Exception):

@@ -19,9 +19,8 @@ from occ.compiler.codegen_cann.mapping.chip import HALF_MODES
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.shape import joined
 from occ.compiler.codegen_cann.mapping.window import strided
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Weight
 
 Row = Callable[..., Any]
 _KERNELS = {"LSTM": "DynamicRNN", "GRU": "DynamicGRUV2"}

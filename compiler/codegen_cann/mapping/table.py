@@ -40,9 +40,8 @@ from occ.compiler.codegen_cann.mapping.elementwise import Row
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported, describe
 from occ.compiler.codegen_cann.mapping.fused import fuse
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 
 _FAMILIES = (
     elementwise, activation, convolution, pooling, linear, normalization, blocks, einsum, reduce, shape, indexing,

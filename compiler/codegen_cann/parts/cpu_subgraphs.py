@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from occ.compiler.codegen_cann.parts.partition import Part, reads
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import FuncRef, Op, Region
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import FuncRef, Op, Region, Value, Weight
 
 
 def cpu_module(m: Module, part: Part) -> Module:

@@ -14,10 +14,9 @@ from occ.compiler.codegen_cann.graph.ranges import Range, samples
 from occ.compiler.codegen_cann.parts.partition import Part, is_free, reads
 from occ.compiler.ir.dim import Atom, Dim, Sym, Symbol, evaluate, minimum, product, substitute, symbols
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.shape import depends_on_data, is_data_name
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.ir.value import Weight
 
 Sizes = Mapping[str, int]
 _SMALL = (2, 1, 0)  # sizes below those without a special form

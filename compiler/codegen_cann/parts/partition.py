@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from occ.compiler.ir.liveness import captured_values
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, captured_values
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 
 
 @dataclass(eq=False)

@@ -9,9 +9,9 @@ from occ.compiler.codegen_cann.parts.data_sizes import bounds, most
 from occ.compiler.codegen_cann.parts.partition import Part
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Value, Weight
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.plan.signature import dim_expr
 from occ.runtime.buffers import assign_offsets
 from occ.runtime.manifest import Buffer, Plan, Step, Storage

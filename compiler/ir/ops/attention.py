@@ -12,6 +12,7 @@ from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, exact_quotient
 from occ.compiler.ir.dtype import BOOL, I64
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.reduce import over_axes
 from occ.compiler.ir.shape import broadcasts_to, equal_dims
@@ -19,7 +20,6 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 
 def reshape(b: GraphBuilder, x: Value, shape: Sequence[Dim]) -> Value:

@@ -7,10 +7,10 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.attention import zeros
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 
 @op("CausalConvWithState")

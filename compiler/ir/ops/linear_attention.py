@@ -7,6 +7,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, floordiv
 from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.attention import head_scale, quotient, reshape, zeros
 from occ.compiler.ir.shape import equal_part, equal_shapes
@@ -14,7 +15,6 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, wrap
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 
 def _shared(h: Expr, heads: int, fewer: int) -> Expr:

@@ -15,11 +15,11 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, I64, STR, DType
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.ml_scores import best, floats, labelled, rows, single, transformed
 from occ.compiler.ir.shape import data_dim
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 DOMAIN = "ai.onnx.ml"
 

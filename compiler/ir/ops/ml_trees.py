@@ -12,10 +12,10 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.ml_scores import POST_TRANSFORMS, best, columns, labelled, rows, single, transformed
 from occ.compiler.ir.trees import LEAF, MEMBER, MODES, Packed, Trees, pack
-from occ.compiler.ir.value import Value
 
 _AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")  # in the order of TreeEnsemble's numbers
 _REDUCE = {"SUM": "sum", "AVERAGE": "sum", "MIN": "min", "MAX": "max"}

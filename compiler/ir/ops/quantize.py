@@ -12,6 +12,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, I32, U8, DType
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.contraction import matmul
 from occ.compiler.ir.ops.window import convolution
@@ -19,7 +20,6 @@ from occ.compiler.ir.shape import equal_dims, equal_shapes, normalize_axis, show
 from occ.compiler.ir.te.conversion import FLOAT8, quantize
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
-from occ.compiler.ir.value import Value
 
 Reader = Callable[[Sequence[Expr]], Expr]
 

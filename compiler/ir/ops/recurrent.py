@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.recurrent_cells import (
     ACTIVATIONS,
@@ -24,7 +25,6 @@ from occ.compiler.ir.ops.recurrent_cells import (
 )
 from occ.compiler.ir.shape import equal_dims, equal_shapes
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 _UNROLLED = 2  # steps unrolled without a loop
 

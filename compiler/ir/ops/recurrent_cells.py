@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from occ.compiler.ir.value import Value
+from occ.compiler.ir.op import Value
 
 # name -> (builder, x, alpha, beta) -> result, and the defaults of alpha and beta (ONNX RNN, "Activation functions")
 ACTIVATIONS: dict[str, tuple[Callable[..., Any], float, float]] = {

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.dtype import F16, F32, I8
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 
 

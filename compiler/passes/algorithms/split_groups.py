@@ -9,9 +9,8 @@ import numpy as np
 
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
 _CONSTANT = {

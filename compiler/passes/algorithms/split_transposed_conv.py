@@ -12,11 +12,10 @@ import numpy as np
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import floordiv, lower
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.ops.window import Window, transposed_window
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.function import Tensor
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.split_groups import LEAST_CHANNELS, MOST_GROUPS
 from occ.compiler.passes.base import Context, Pass, finish
 

@@ -7,9 +7,9 @@ from math import isqrt
 import numpy as np
 
 from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.ops.attention import reshape
 from occ.compiler.ir.ops.signal import fourier_matrix
-from occ.compiler.ir.value import Value
 
 _SHORTEST = 128  # elements: below this, one product is faster
 _LARGEST = 1024  # factor: its matrix has 4 * 1024**2 elements

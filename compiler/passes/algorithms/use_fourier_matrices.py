@@ -10,11 +10,10 @@ import numpy as np
 from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.dtype import F32, F64
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.ops.attention import reshape
 from occ.compiler.ir.ops.signal import fourier_matrix
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.algorithms.two_step_fourier import in_two_steps, two_factors
 from occ.compiler.passes.base import Context, Pass, finish
 

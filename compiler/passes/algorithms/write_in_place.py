@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import normalize_axis
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 
 _KEYS = 2  # the axis along which the caches of GroupQueryAttention grow

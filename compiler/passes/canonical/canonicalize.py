@@ -12,12 +12,11 @@ from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.builder import expand_composite
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.ops import builtin
+from occ.compiler.ir.op import Op, Value
+from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.ir.rewriter import OpRule, Rewriter
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.canonical_rules import ALL
 from occ.compiler.passes.canonical.scan_axes import scan_first_axes

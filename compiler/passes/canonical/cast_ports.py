@@ -9,10 +9,9 @@ from occ.compiler.diagnostics import closest, error, shorten
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F16, F32, F64, I8, I16, I32, I64, U8, U16, U32, U64, DType
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 
 _TYPES: dict[str, DType] = {

@@ -6,10 +6,10 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import ClassVar
 
+from occ.compiler.ir.attribute_keys import frozen
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, Region, frozen
+from occ.compiler.ir.op import Op, Region, Weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
 _NAMES = ("defines", "upper_bounds")  # attributes that only name the operands

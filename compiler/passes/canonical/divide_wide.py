@@ -11,10 +11,9 @@ import numpy as np
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 
 

@@ -15,13 +15,13 @@ from occ.compiler.ir.access import access
 from occ.compiler.ir.build_te import build_te, static_elements
 from occ.compiler.ir.deferred import is_deferred, result_types
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.module import Constraint, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Constraint
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.ops.own.data_dependent_sizes import is_defined_by_step
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import Assumed, collecting, depends_on_data
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.runtime.errors import RunError
 

@@ -9,8 +9,7 @@ import numpy as np
 from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, I8, U8, DType
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.op import Op, Value, Weight
 
 BYTES = (U8, I8)
 _ACCUMULATORS = np.iinfo(np.int32)

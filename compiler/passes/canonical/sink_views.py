@@ -9,10 +9,9 @@ import numpy as np
 
 from occ.compiler.ir.access import access
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import normalize_axis
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
 _VIEWS = ("Squeeze", "Transpose")

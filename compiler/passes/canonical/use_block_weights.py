@@ -8,9 +8,8 @@ from typing import ClassVar
 import numpy as np
 
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.runtime.mapped_arrays import release
 

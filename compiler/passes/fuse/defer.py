@@ -8,9 +8,8 @@ from typing import ClassVar
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.deferred import foreign_types, is_deferred
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import Op, Region, Value
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass, finish
 
 

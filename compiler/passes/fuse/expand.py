@@ -9,7 +9,8 @@ from typing import ClassVar
 from occ.compiler.ir.builder import expand_composite
 from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.dim import Dim, Sym
-from occ.compiler.ir.module import Constraint, Func, Module
+from occ.compiler.ir.func import Constraint, Func
+from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import Assumed, collecting, depends_on_data

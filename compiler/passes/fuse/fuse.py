@@ -8,14 +8,14 @@ from typing import ClassVar
 
 from occ.compiler.ir.access import access
 from occ.compiler.ir.build_te import build_te, is_literal
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.expr import Call, Expr, Load, Reduce, Select
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, position
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.fuse.outline import outline, results_of
 from occ.compiler.passes.fuse.structural_key import structural_key

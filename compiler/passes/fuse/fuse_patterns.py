@@ -8,10 +8,9 @@ from typing import Any, ClassVar
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.kernel import Kernel
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.fuse.outline import outline, outline_foreign
 from occ.compiler.passes.fuse.use_kernels import kernel_attrs

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from occ.compiler.ir.liveness import captured_values
 from occ.compiler.ir.location import fuse as fuse_locations
-from occ.compiler.ir.op import Op, Region, captured_values
+from occ.compiler.ir.op import Op, Region, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value, Weight
 
 
 def results_of(group: list[Op]) -> list[Value]:

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 
+from occ.compiler.ir.attribute_keys import frozen
 from occ.compiler.ir.build_te import is_literal, static_elements
-from occ.compiler.ir.op import Op, frozen
-from occ.compiler.ir.value import Value
+from occ.compiler.ir.op import Op, Value
 
 
 def structural_key(ops: Sequence[Op], args: Sequence[Value], results: Sequence[Value]) -> Hashable:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from occ.compiler.ir.dim import Dim, Sym, lower, upper
-from occ.compiler.ir.module import Broadcast, Module
+from occ.compiler.ir.func import Broadcast
+from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.shape import Assumed, depends_on_data
 

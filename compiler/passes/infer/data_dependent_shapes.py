@@ -17,12 +17,11 @@ from occ.compiler.ir.deferred import MOST_AXES
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, minimum, product, substitute
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, LARGEST, is_defined_by_step, on_axes
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axes
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.known_elements import Known
 
 

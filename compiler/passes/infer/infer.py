@@ -17,15 +17,15 @@ from occ.compiler.ir.builder import OPERATOR_FAILURES
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.func import Constraint, Func
 from occ.compiler.ir.liveness import defined_sizes
-from occ.compiler.ir.module import Constraint, Func, Module
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Region, Value
 from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED
 from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.rewriter import Rewriter, drop_undefined_sizes
 from occ.compiler.ir.shape import Assumed, collecting, is_placeholder
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.infer.broadcasts import note_broadcasts
 from occ.compiler.passes.infer.checks import (

@@ -9,12 +9,12 @@ from occ.compiler.ir.build_te import Elements
 from occ.compiler.ir.containers import is_empty, joined_containers, loose
 from occ.compiler.ir.dim import Dim, product
 from occ.compiler.ir.dtype import BOOL, I64
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import data_dim, depends_on_data, equal_dims, normalize_axis
 from occ.compiler.ir.types import EmptySequenceType, SequenceType, TensorType, Type
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.region_types import (
     Inference,
     Types,

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.ops import elementwise
 from occ.compiler.ir.symbol_names import symbol_name
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 
 
 def find_ranks(m: Module) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Protocol
 
 from occ.compiler.ir.build_te import Elements
-from occ.compiler.ir.value import Value
+from occ.compiler.ir.op import Value
 
 
 class Known(Protocol):

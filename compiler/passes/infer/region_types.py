@@ -10,7 +10,8 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.build_te import Elements
 from occ.compiler.ir.containers import joined_containers, loose
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.module import DATA_LABEL, Func, Module
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
 from occ.compiler.ir.shape import DATA_SYMBOL, data_dim, depends_on_data, normalize_axis
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.passes.infer.known_elements import Known
@@ -50,7 +51,7 @@ def extent_symbol(inf: Inference, func: Func, k: int, axis: int, known: Dim) -> 
         and depends_on_data(arg.shape[axis])
     ):
         return arg.shape[axis]
-    return inf.m.fresh_symbol(f"{_plain(func.args[k].name)}_{axis}", label=DATA_LABEL)
+    return inf.m.data_symbol(f"{_plain(func.args[k].name)}_{axis}")
 
 
 def _plain(name: str) -> str:

@@ -11,13 +11,13 @@ from collections.abc import Iterator
 import numpy as np
 
 from occ.compiler.ir.containers import is_empty
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.ops.own.stacked import JOINED, LAID
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import SequenceType, TensorType, Type
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.known_elements import Known
 
 Use = tuple[Op, int]

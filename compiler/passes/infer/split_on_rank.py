@@ -14,13 +14,13 @@ from typing import Protocol
 import numpy as np
 
 from occ.compiler.ir.dim import Dim, Sym, lower, upper
-from occ.compiler.ir.module import Constraint, Func, Module
-from occ.compiler.ir.op import FuncRef, Op, Region
+from occ.compiler.ir.func import Constraint, Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import FuncRef, Op, Region, Value
 from occ.compiler.ir.outline import outline
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.infer_control import inline_branch
 from occ.compiler.passes.infer.known_elements import Known
 from occ.compiler.passes.infer.trip_counts import known_number, max_trip_count

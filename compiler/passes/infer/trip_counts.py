@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, lower, maximum, minimum
-from occ.compiler.ir.module import Func
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.infer.known_elements import Known
 
 _ENDLESS = 1 << 62  # what exporters write for a Loop that only its condition ends

@@ -7,10 +7,9 @@ from collections.abc import Sequence
 from occ.compiler.ir.access import ANY, LAST, ROWS, writes
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.layout import ROW, Layout
-from occ.compiler.ir.op import Op, Region
+from occ.compiler.ir.op import Op, Region, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 Order = tuple[int, ...]
 

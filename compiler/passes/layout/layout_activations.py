@@ -7,11 +7,11 @@ from typing import Any, ClassVar
 
 from occ.compiler.ir.access import ANY, CHANNELS, FIRST, PLANES, ROWS, access, reads, writes
 from occ.compiler.ir.layout import ROW, Layout, channels_last
+from occ.compiler.ir.liveness import captured_values
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, Region, captured_values
+from occ.compiler.ir.op import Op, Region, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.layout.absorb_views import absorb, layout_of_order, ranked, reshaped_order
 

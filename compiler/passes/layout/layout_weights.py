@@ -8,9 +8,8 @@ from typing import ClassVar
 from occ.compiler.ir.build_te import typed_operands
 from occ.compiler.ir.layout import Layout, pack
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass
 
 

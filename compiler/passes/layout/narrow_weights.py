@@ -10,9 +10,8 @@ import numpy as np
 
 from occ.compiler.ir.dim import product
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass
 
 _MOST_ROWS = 8  # with more rows, multiply-adds dominate, and widening adds to them

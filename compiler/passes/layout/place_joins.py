@@ -8,12 +8,12 @@ from typing import ClassVar
 from occ.compiler.ir.build_te import build_te
 from occ.compiler.ir.dim import Dim, is_multiple, product
 from occ.compiler.ir.layout import Layout
+from occ.compiler.ir.liveness import captured_values
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, captured_values
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.ops.movement import Concat
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.function import Scatter
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.layout.use_joins import Claims, axis_of, mostly
 from occ.runtime.buffers import ALIGNMENT

@@ -9,9 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.runtime.mapped_arrays import release
 

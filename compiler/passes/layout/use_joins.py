@@ -6,12 +6,13 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.access import access
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op, captured_values
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.liveness import captured_values
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 
 

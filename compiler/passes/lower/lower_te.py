@@ -10,13 +10,13 @@ from typing import Any, ClassVar
 from occ.compiler.diagnostics import shorten
 from occ.compiler.ir.build_te import build_te, dims_of, is_literal
 from occ.compiler.ir.dim import Dim, substitute, symbol
+from occ.compiler.ir.liveness import captured_values
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op, captured_values
-from occ.compiler.ir.printer import te_text
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.te.function import Param, TeFunc
+from occ.compiler.ir.te.printer import te_text
 from occ.compiler.ir.te.storage import to_bytes
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.fuse.structural_key import structural_key
 from occ.compiler.passes.te.canonical import FLAG, canonical, checks_to_stage, split

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from occ.compiler.ir.dim import Dim, symbols
+from occ.compiler.ir.func import Func
 from occ.compiler.ir.location import UNKNOWN
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.te.function import Scatter, TeFunc
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.ir.verify_plan import STEPS
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.layout.use_joins import axis_of

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.ir.dtype import DType
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.op import Value, Weight
 from occ.compiler.passes.rules.pattern import (
     Attribute,
 )

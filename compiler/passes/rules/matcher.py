@@ -7,8 +7,7 @@ from dataclasses import dataclass, field, replace
 from itertools import permutations
 from typing import Any
 
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.value import Value, Weight
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.passes.rules.attribute_match import accepts, equals, same, wanted_text
 from occ.compiler.passes.rules.pattern import (
     Alternatives,

@@ -14,8 +14,8 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.ir.operator.spec import OpSpec
-from occ.compiler.ir.ops import builtin
 
 Predicate = Callable[[Any], Any]
 

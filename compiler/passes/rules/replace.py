@@ -12,12 +12,11 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.kernel import CODE
 from occ.compiler.ir.location import fuse
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.operator.onnx_values import onnx_type_name
 from occ.compiler.ir.operator.spec import OpSpec
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType, Type
-from occ.compiler.ir.value import Value
 from occ.compiler.passes.rules.rule import Match, Rejected, Rewrite, call, failed
 
 

@@ -13,8 +13,7 @@ from typing import Any, Protocol
 
 from occ.compiler.diagnostics import CompileError, Invalid, error
 from occ.compiler.ir.kernel import CODE, CKernel, HalideKernel
-from occ.compiler.ir.op import Op
-from occ.compiler.ir.value import Value
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.passes.rules.matcher import Matcher, State
 from occ.compiler.passes.rules.pattern import (
     Alternatives,

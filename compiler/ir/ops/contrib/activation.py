@@ -9,10 +9,10 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.shape import equal_shapes
-from occ.compiler.ir.value import Value
 
 
 def activated(b: GraphBuilder, x: Value, name: str | None, values: tuple[float, ...]) -> Value:

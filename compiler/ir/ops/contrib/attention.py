@@ -12,6 +12,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import F32, I64
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import (
     from_heads,
@@ -25,7 +26,6 @@ from occ.compiler.ir.ops.attention import (
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.shape import equal_dims, show_shape
 from occ.compiler.ir.te.expr import cast, literal, where, wrap
-from occ.compiler.ir.value import Value
 
 MASKED = -10000.0  # added to the score of a masked key by onnxruntime, if the node does not specify it
 

@@ -10,9 +10,9 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import scaled
-from occ.compiler.ir.value import Value
 
 
 def _shifted(b: GraphBuilder, x: Value, by: float) -> Value:

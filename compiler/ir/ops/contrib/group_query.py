@@ -17,6 +17,7 @@ from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import Dim, Sym, product
 from occ.compiler.ir.dtype import F32, I8, I32, I64, U8, DType
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import (
     from_heads,
@@ -37,7 +38,6 @@ from occ.compiler.ir.shape import assume_equal, equal_dims, show_shape, surely_d
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 
 @op("past_lengths", own_attributes="")

@@ -16,13 +16,13 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import BOOL, F32
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import quotient, reshape
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.shape import equal_dims, equal_shapes
 from occ.compiler.ir.te.expr import Expr, equal, literal, not_equal, where, wrap
-from occ.compiler.ir.value import Value
 
 
 def _number(b: GraphBuilder, value: float) -> Value:

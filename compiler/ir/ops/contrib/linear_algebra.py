@@ -7,6 +7,7 @@ import numpy as np
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import I32, U32
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import scaled
 from occ.compiler.ir.ops.contrib.activation import activated
@@ -14,7 +15,6 @@ from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.ops.prefix import LARGEST_MATRIX, largest_pivot_first
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
-from occ.compiler.ir.value import Value
 
 
 @op(

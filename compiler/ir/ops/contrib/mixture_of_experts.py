@@ -15,13 +15,13 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import product
 from occ.compiler.ir.dtype import F32, U8
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import quotient, reshape
 from occ.compiler.ir.ops.contrib.block_quantized import check_blocks
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te.function import Tensor
-from occ.compiler.ir.value import Value
 
 Product = Callable[[Value, int], Value | None]  # rows `[R, 1 or k, K]` times numbered matrices: f32 `[R, k, N]`
 

@@ -18,10 +18,10 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import ceildiv
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.ops.contrib.activation import activated
 from occ.compiler.ir.ops.contrib.convolution import CONV, WINDOW
-from occ.compiler.ir.value import Value
 
 DOMAIN = "com.microsoft.nchwc"
 

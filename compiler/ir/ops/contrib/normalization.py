@@ -7,10 +7,10 @@ import numpy as np
 
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import I32
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.shape import equal_shapes
-from occ.compiler.ir.value import Value
 
 
 def _inverse_rms(b: GraphBuilder, x: Value, axis: int, epsilon: float) -> Value:

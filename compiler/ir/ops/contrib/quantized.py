@@ -11,10 +11,10 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
 from occ.compiler.ir.ops.quantize import integers, scaled
-from occ.compiler.ir.value import Value
 
 
 def _binary(name: str, combine: Callable[..., Value]) -> OpSpec:

@@ -12,12 +12,12 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import product
 from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops import linear_attention
 from occ.compiler.ir.ops.attention import quotient, reshape
 from occ.compiler.ir.ops.causal_conv import causal_convolution
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
-from occ.compiler.ir.value import Value
 
 
 def _check_window(name: str, a: SimpleNamespace) -> None:

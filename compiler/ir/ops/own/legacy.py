@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.movement import reshaped, static_ints
 from occ.compiler.ir.shape import equal_part, equal_shapes, normalize_axis
 from occ.compiler.ir.te.expr import wrap
-from occ.compiler.ir.value import Value
 
 
 @op("legacy.Align", tags=("view",), own_attributes="axis=int")

@@ -4,9 +4,9 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dim import maximum
+from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.shape import assume_equal, normalize_axis
-from occ.compiler.ir.value import Value
 
 JOINED, LAID = "concat_stacked", "end_to_end"
 

@@ -5,10 +5,9 @@ from __future__ import annotations
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import exact_quotient
 from occ.compiler.ir.dtype import F16, F32
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value
 
 _SOFTMAX = ("Softmax", "attention_softmax")
 _READ = (

@@ -9,10 +9,9 @@ import numpy as np
 
 from occ.compiler.ir.dtype import F16, F32
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.ops.own.attend import PLAIN, ZERO_EMPTY, ZERO_NAN
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.fuse.fuse import MAP, FusionFacts
 from occ.compiler.passes.fuse.outline import outline

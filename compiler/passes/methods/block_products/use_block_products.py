@@ -11,10 +11,9 @@ import numpy as np
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, DType
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.ops.own.block_products import DIGIT_ROWS, digits_for
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.targets.machine import Machine
 from occ.runtime.mapped_arrays import release

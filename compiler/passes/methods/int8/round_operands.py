@@ -10,10 +10,9 @@ import numpy as np
 
 from occ.compiler.ir.dtype import BF16, F32
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.typical_sizes import nominal_count
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.methods.int8.weight_codes import column_codes
 

@@ -10,10 +10,9 @@ import numpy as np
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import BF16, F32, I8, I32, I64, U8
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.ops.own.quantised_codes import byte_shift, pairs_fit
 from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.layout.narrow_weights import narrowed
 from occ.compiler.passes.methods.int8.round_operands import is_rounded

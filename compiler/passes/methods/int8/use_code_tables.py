@@ -9,13 +9,13 @@ import numpy as np
 
 from occ.compiler.ir.build_te import build_te
 from occ.compiler.ir.dtype import I8
-from occ.compiler.ir.module import Func, Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.func import Func
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.ir.te.expr import Call
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.quantised import BYTES
 from occ.compiler.passes.fuse.fuse import MAP, FusionFacts

@@ -12,11 +12,10 @@ from occ.compiler.ir.dim import product
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.layout import panel_width
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.operator.matrix_product import MatrixProduct
 from occ.compiler.ir.ops.own.strassen import quarters_of_weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Value, Weight
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.methods.strassen.schedule import rows_of_tile
 from occ.compiler.targets.machine import Machine

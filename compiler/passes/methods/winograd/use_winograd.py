@@ -8,10 +8,9 @@ from typing import ClassVar
 
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
-from occ.compiler.ir.op import Op
+from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.ops.own.winograd import SIZE, SMALL, outputs_of, points_of, transformed_weight
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.value import Weight
 from occ.compiler.passes.base import Context, Pass, finish
 
 LEAST_CHANNELS = 16  # with less than a vector, the transforms cost more than the multiplications that they save
