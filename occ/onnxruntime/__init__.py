@@ -91,7 +91,7 @@ def _check(target: str, build: str, least: int) -> None:
         raise TypeError(f"least is {least!r}; it is a number of elements")
     if not hasattr(onnxruntime, "register_execution_provider_library"):
         raise ImportError(f"onnxruntime {onnxruntime.__version__} has no plugins: 1.23 or later is needed")
-    if isinstance(get_target(target).options, InterpOptions):
+    if type(get_target(target).options) is InterpOptions:
         message = f"`{target}` computes with numpy, and sessions of onnxruntime need native code"
         raise error("OCC0303", message, help="register `cpu` or `cpu-jit`")
 

@@ -127,8 +127,9 @@ class OpSpec:
         own_attributes: attributes of the compiler's own operators, in the form of `attributes.py`; the verifier checks
             them.
         tags: `contraction`: sums of products, worth a kernel of their own; `view`: the elements of the first operand in
-            row-major order, with another shape; `shape`: only the operands' shapes are used; `declared`: the creator of
-            the op states its result types; `control`: it runs functions of the module.
+            row-major order, with another shape; `gather`: slices of the first operand along `axis`; `shape`: only the
+            operands' shapes are used; `declared`: the creator of the op states its result types; `control`: it runs
+            functions of the module.
     """
 
     later: Mapping[str, Any] = MappingProxyType({})

@@ -75,7 +75,7 @@ def _nothing(t: Builder, shape: Sequence[Dim], data: Tensor) -> Tensor:
     return t.map(shape, lambda *_: literal(0, data.dtype), name="gather")
 
 
-@op("Gather", static=("indices",), moves=True)
+@op("Gather", static=("indices",), moves=True, tags=("gather",))
 class Gather:
     def body(t, data, indices, *, a):
         axis, q = normalize_axis(a.axis, data.rank, "Gather"), indices.rank

@@ -41,7 +41,7 @@ class LayoutWeights(Pass):
                     f"{w.name}.packed", pack(w.data, layout), w.tensor.with_layout(layout)
                 )
             rw.replace_operand(op, 1, packed[w.name, layout])
-            for reader, k in [use for use in w.uses if use[0].name == "Gather" and use[1] == 0]:
+            for reader, k in [use for use in w.uses if "gather" in use[0].spec.tags and use[1] == 0]:
                 rw.replace_operand(reader, k, packed[w.name, layout])
             m.release_weight(w)
         m.drop_unused_weights()

@@ -40,7 +40,7 @@ class NarrowWeights(Pass):
             if w.data.size < self.least or not _is_streamed(w) or (data := narrowed(w.data, f16=half)) is None:
                 continue
             made = m.add_weight(f"{w.name}.{'f16' if data.dtype == np.float16 else 'bf16'}", data)
-            for op in [op for op, _ in w.uses if op.name == "Gather"]:
+            for op in [op for op, _ in w.uses if "gather" in op.spec.tags]:
                 b = rw.builder(op)
                 rw.replace(op, [b.Cast(b.Gather(made, op.inputs[1], axis=op.a.axis), to=w.tensor.dtype)])
             m.exchange_weight(w, made)
@@ -53,7 +53,7 @@ def _is_streamed(w: Weight) -> bool:
     """Whether a weight is only used to multiply a few rows by it, and perhaps to gather from."""
     if w.tensor.dtype.name != "f32" or w.tensor.rank != 2 or not w.tensor.layout.is_row_major:
         return False
-    products = [(op, k) for op, k in w.uses if op.name != "Gather" or k != 0]
+    products = [(op, k) for op, k in w.uses if "gather" not in op.spec.tags or k != 0]
     return bool(products) and all(k == 1 and 1 <= _rows(op) <= _MOST_ROWS for op, k in products)
 
 

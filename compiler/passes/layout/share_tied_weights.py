@@ -55,7 +55,7 @@ def _multiplies(op: Op, k: int) -> bool:
 
 
 def _gathers_rows(op: Op, k: int) -> bool:
-    return k == 0 and op.name == "Gather" and op.a.axis % 2 == 0 and op.inputs[1].tensor.rank > 0
+    return k == 0 and "gather" in op.spec.tags and op.a.axis % 2 == 0 and op.inputs[1].tensor.rank > 0
 
 
 def _read_columns(op: Op, head: Weight, rw: Rewriter) -> None:
