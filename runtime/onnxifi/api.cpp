@@ -28,7 +28,7 @@ State &state() {
     return *made;
 }
 
-// Does the work of a function. Refusals are told at their level, our own failures always, to those who ask for `level`.
+// Does the work of a function. Refusals are logged at their level, our own failures as errors; `level` is the threshold.
 template<typename F>
 onnxStatus guarded(uint64_t level, const char *function, F work, uint64_t refusal = ONNXIFI_LOG_LEVEL_INFO) noexcept {
     try {
@@ -48,7 +48,7 @@ onnxStatus guarded(uint64_t level, const char *function, F work, uint64_t refusa
     }
 }
 
-// Of functions whose lists have no status for what a machine lacks besides memory: the backend cannot be reached.
+// For functions that may return no status for missing resources other than memory: the backend cannot be reached.
 onnxStatus without_resources(onnxStatus status) {
     const bool lacks = status >= ONNXIFI_STATUS_NO_DEVICE_MEMORY && status <= ONNXIFI_STATUS_NO_DEVICE_RESOURCES;
     return lacks ? ONNXIFI_STATUS_BACKEND_UNAVAILABLE : status;

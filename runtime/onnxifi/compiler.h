@@ -31,7 +31,7 @@ public:
     // Asks for something, with a file if there is one. Starts the process if it does not run.
     // A refusal of the compiler is a Failure with its status and its words.
     Answer ask(const std::string &request, const File &payload = File());
-    // What artifacts depend on besides the model: the version of occ, or the file that OCC_COMPILER names.
+    // What artifacts depend on in addition to the model: the version of occ, or the file that OCC_COMPILER names.
     static std::string identity();
 
 private:

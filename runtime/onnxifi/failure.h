@@ -11,7 +11,7 @@ struct Failure {
     std::string text;
 };
 
-// Tells people on the standard error if the level (ONNXIFI_LOG_LEVEL_*) is one that they asked for; it needs no memory.
+// Writes a message to the standard error if its level (ONNXIFI_LOG_LEVEL_*) is at least the requested one; allocates no memory.
 void log(uint64_t level, uint64_t asked, const char *about, const std::string &text);
 
 // What a system call lacked, by its errno; `otherwise` where it was neither memory nor another resource.

@@ -30,7 +30,7 @@ constexpr long kTurns = 200000;     // about a millisecond
 constexpr size_t kBytes = 96 << 20;  // more than caches hold
 constexpr int kTrials = 5;
 
-using Kernel = double (*)(const void *halves);  // gives multiply-accumulates done
+using Kernel = double (*)(const void *halves);  // returns the number of multiply-accumulates
 
 volatile float sink;
 
@@ -100,7 +100,7 @@ double now() {
     return double(t.tv_sec) + 1e-9 * double(t.tv_nsec);
 }
 
-// Threads that are joined whatever happens: a system that gives no more of them throws, and one that is left ends the process.
+// Threads that are always joined: starting one may throw, and destroying a joinable one terminates the process.
 struct Joined {
     std::vector<std::thread> threads;
     std::atomic<bool> &given_up;

@@ -6,9 +6,9 @@
 
 namespace occ::onnxifi {
 
-// The devices of this machine besides the CPU. Nothing is started where no library for one is installed.
+// The devices of this machine other than the CPU. Nothing is started where no library for one is installed.
 std::vector<Device> remote_devices(Compiler &compiler);
-// The program of which the compiler tells in its answer to "open".
+// The program that the compiler describes in its answer to "open".
 std::unique_ptr<Program> remote_program(Compiler &compiler, const std::string &told);
 
 }  // namespace occ::onnxifi

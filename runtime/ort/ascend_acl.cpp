@@ -136,7 +136,7 @@ void Device::free(void *address) const noexcept {
     try {
         const Current here(*this);
         acl->aclrtFree(address);
-    } catch (const Failure &) {  // releases have nobody to tell
+    } catch (const Failure &) {  // a release has no caller to report to
     }
 }
 

@@ -150,7 +150,7 @@ void Model::release() noexcept {
         const Device::Current here(*arena->device);
         if (desc_) acl.aclmdlDestroyDesc(desc_);
         if (loaded_) acl.aclmdlUnload(id_);
-    } catch (const Failure &) {  // there is nobody to tell
+    } catch (const Failure &) {  // there is no caller to report to
     }
     if (weights_) arena->give(weights_);
     if (work_) arena->give(work_);
@@ -158,7 +158,7 @@ void Model::release() noexcept {
     loaded_ = false;
 }
 
-// Inputs go by name where the model has all of the names, else by their places. What it takes and gives is what the record says,
+// Inputs go by name where the model has all of the names, else by their places. Its inputs and outputs are those in the record,
 // or it would be given too little memory.
 void Model::describe() {
     const Acl &acl = *arena->device->acl;
@@ -270,7 +270,7 @@ Shape extents(const void *api, const OrtValue *value) {
 
 namespace {
 
-// A model as the computation of a node. Values of the node lie on the device; what does not is copied there.
+// A model as the computation of a node. Values of the node are in device memory; others are copied there.
 class Computed : public OrtNodeComputeInfo {
   public:
     Computed(const void *api, std::shared_ptr<Model> model, const std::vector<std::string> &inputs, const std::vector<std::string> &outputs)

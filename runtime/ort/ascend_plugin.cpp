@@ -10,7 +10,7 @@ namespace occ::ort_plugin::ascend {
 
 namespace {
 
-// What the host registers: asked which nodes of a graph to take. It calls `occ_ep_claim` and `occ_ep_refuse` with `claims`.
+// The host's callback, which selects nodes of a graph: it calls `occ_ep_claim` and `occ_ep_refuse` with `claims`.
 using Ask = void (*)(const void *api, const OrtGraph *graph, void *claims);
 std::atomic<Ask> asked{nullptr};
 
@@ -42,7 +42,7 @@ struct Provider : OrtEp {
     bool makes_context;
     std::map<std::string, std::string> options;
     std::shared_ptr<Arena> arena;
-    std::map<std::string, Group> groups;  // by the names of the values that their nodes give
+    std::map<std::string, Group> groups;  // by the names of their nodes' results
     OrtDataTransferImpl *transfer = nullptr;
     OrtKernelRegistry *kernels = nullptr;
     std::string refusal;  // why no session can be had: Python runs the model on the CPU where a provider cannot be made, so it can
@@ -234,7 +234,7 @@ OrtStatus *devices(OrtEpFactory *self, const OrtHardwareDevice *const *given, si
     const void *api = f->api;
     *n = 0;
     return guarded(api, [&] {
-        const OrtHardwareDevice *host = nullptr;  // onnxruntime finds no Ascend devices by itself: they are told of in the metadata
+        const OrtHardwareDevice *host = nullptr;  // onnxruntime discovers no Ascend devices itself: the metadata describe them
         for (size_t k = 0; k < count && !host; k++) {
             if (ort::HardwareDevice_Type(api, given[k]) == ort::kCpu) host = given[k];
         }
@@ -325,14 +325,14 @@ PLUGIN_API OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {
     return nullptr;
 }
 
-// For a host with a compiler: who is asked which nodes to take; null asks nobody.
+// Sets the callback of a host with a compiler; null for none.
 PLUGIN_API void occ_ep_ask(Ask ask) { asked = ask; }
 
 // The options of the session that asks, lines `KEY=VALUE`, and the chip of its device.
 PLUGIN_API const char *occ_ep_options(void *claims) { return static_cast<Claims *>(claims)->options.c_str(); }
 PLUGIN_API const char *occ_ep_soc(void *claims) { return static_cast<Claims *>(claims)->provider->arena->device->soc.c_str(); }
 
-// Take nodes as one group, which the compiled model at `path` computes; `record` tells of it. Returns 0 for success.
+// Take nodes as one group, which the compiled model at `path` computes; `record` describes it. Returns 0 for success.
 PLUGIN_API int occ_ep_claim(void *claims, const OrtNode *const *nodes, size_t count, const char *path, const char *record) {
     const Claims &c = *static_cast<Claims *>(claims);
     const void *api = c.provider->api;
@@ -353,7 +353,7 @@ PLUGIN_API int occ_ep_refuse(void *claims, const char *text) {
     return 1;
 }
 
-// Tell the user something that does not fail the session.
+// Report a warning to the user; the session continues.
 PLUGIN_API void occ_ep_warn(void *claims, const char *text) {
     const Claims &c = *static_cast<Claims *>(claims);
     warn(c.provider->api, c.provider->logger, text);

@@ -32,7 +32,7 @@ struct Blob {
     size_t size = 0;
 };
 
-// What an EPContext node holds: its data, or their path, where they lie next to the model.
+// What an EPContext node holds: its data, or the path of a file with them, next to the model.
 struct Context {
     Blob data;
     std::string path, notes;
@@ -47,7 +47,7 @@ std::vector<const OrtNode *> nodes_of(const void *api, const OrtGraph *graph);
 std::vector<std::string> names(const void *api, const OrtNode *node, bool outputs);
 // Where names are among others; throws Failure where one is not.
 std::vector<size_t> places(const std::vector<std::string> &wanted, const std::vector<std::string> &given);
-// The name of the first value that a node gives: how a fused node is told from others.
+// The name of a node's first result, which identifies a fused node.
 std::string key_of(const void *api, const OrtNode *node);
 // A path in a model, which starts from the folder of the model and stays in it.
 std::string beside(const void *api, const OrtGraph *graph, const std::string &name);

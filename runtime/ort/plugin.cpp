@@ -19,7 +19,7 @@ struct Provider : OrtEp {
     const OrtLogger *logger;
     Settings settings;
     bool one_graph;                       // onnxruntime takes groups of one graph of a model alone
-    std::map<std::string, Group> groups;  // by the names of the values that their nodes give
+    std::map<std::string, Group> groups;  // by the names of their nodes' results
 
     void capability(const OrtGraph *graph, OrtEpGraphSupportInfo *info);
     void compile(const OrtGraph **graphs, const OrtNode **nodes, size_t count, OrtNodeComputeInfo **made, OrtNode **contexts);
@@ -30,7 +30,7 @@ struct Claims {
     OrtEpGraphSupportInfo *info;
 };
 
-// The model that a node was made from, which occ writes into its notes as `SHA-256 path` where it lies in the same folder.
+// The model that a node was made from, which occ writes into its notes as `SHA-256 path` if it is in the same folder.
 void find_model(const void *api, const OrtGraph *graph, const std::string &notes, Group &g) {
     constexpr size_t kDigest = 64;
     if (notes.size() < kDigest + 2 || notes[kDigest] != ' ') return;
@@ -59,8 +59,8 @@ bool take_contexts(Provider &p, const OrtGraph *graph, OrtEpGraphSupportInfo *in
     return any;
 }
 
-// Before 1.24, onnxruntime gives the first groups of all graphs of a model one name, and refuses the session for the second of
-// them. It tells no parent of a graph either: branches of If, which have no inputs, are known by that.
+// Before 1.24, onnxruntime names the first groups of all graphs of a model the same, and refuses the session for the second of
+// them. It does not report the parent of a graph either: a branch of If is recognised by having no inputs.
 bool names_are_free(const Provider &p, const OrtGraph *graph) {
     if (!p.one_graph) return true;
     size_t inputs = 0;
@@ -192,7 +192,7 @@ PLUGIN_API OrtStatus *ReleaseEpFactory(OrtEpFactory *factory) {
     return nullptr;
 }
 
-// For a host with a compiler: who is asked which nodes to take; null asks nobody.
+// Sets the callback of a host with a compiler; null for none.
 PLUGIN_API void occ_ep_ask(Ask ask) { asked = ask; }
 
 // Why this library cannot run an artifact; empty if it can.

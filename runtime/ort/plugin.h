@@ -10,11 +10,11 @@
 
 namespace occ::ort_plugin {
 
-// What the host registers: asked which nodes of a graph to take. It calls `occ_ep_claim` with `claims` for each group.
+// The host's callback, which selects nodes of a graph: it calls `occ_ep_claim` with `claims` for each group.
 using Ask = void (*)(const void *api, const OrtGraph *graph, void *claims);
 
 struct Settings {
-    bool own_pool = false;     // of occ, in the place of onnxruntime's
+    bool own_pool = false;     // occ's thread pool instead of onnxruntime's
     int threads = 0;           // of occ's pool; 0 is its default
     bool makes_context = false;  // the session writes a model with EPContext nodes
     bool embeds = true;

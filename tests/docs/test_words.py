@@ -142,7 +142,7 @@ ELSEWHERE = {
         r"hangs? on\b": 0, r"so many\b": 0,
     },
     "comments in C and C++": {
-        r"gives?\b": 7, r"besides\b": 3, r"told\b": 3, r"asked\b": 5, r"lies?\b": 3, r"in (the )?place of\b": 1,
+        r"gives?\b": 0, r"besides\b": 0, r"told\b": 0, r"asked\b": 0, r"lies?\b": 0, r"in (the )?place of\b": 0,
         r"hangs? on\b": 0, r"so many\b": 0,
     },
     "texts for users": {
