@@ -61,7 +61,7 @@ class SpecialisingSession(TieredSession):
         super().__init__(session, better)
 
     def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """As `Session.run`, by the plan that is faster for the shapes of the inputs."""
+        """Run the model by the faster of both plans for the shapes of the inputs; see `Session.run`."""
         shape = self._shape_of(inputs) if self.is_settled else None
         if shape is None:
             return super().run(inputs, outputs)

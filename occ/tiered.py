@@ -49,17 +49,17 @@ class TieredSession(Session):
         self.otherwise = better.otherwise
 
     def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
-        """As `Session.run`, by the better session if it is ready."""
+        """Run the model by the better session if it is ready; see `Session.run`."""
         return self._now.run(inputs, outputs)
 
     def bind(
         self, inputs: Mapping[str, Any] | None = None, outputs: Mapping[str, Any] | None = None, **arrays: Any
     ) -> Binding:
-        """As `Session.bind`, by the better session if it is ready."""
+        """Bind memory to the better session if it is ready; see `Session.bind`."""
         return self._now.bind(inputs, outputs, **arrays)
 
     def close(self) -> None:
-        """As `Session.close`; a build in progress is stopped."""
+        """Close the session, and stop a build in progress."""
         self._stopped.set()
         super().close()
 

@@ -121,7 +121,7 @@ class AscendOptions(Options):
         return cls(target, soc_version=SOCS[target][0])
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
-        """As `Options.read`; keys `atc.NAME` are options of `atc`, see `ATC_OPTIONS`."""
+        """These options with the given values; keys `atc.NAME` are options of `atc`, see `ATC_OPTIONS`."""
         own = {k: v for k, v in given.items() if not k.startswith(_ATC)}
         if (soc := given.get("soc_version", self.soc_version)) not in SOCS[self.target]:
             raise error("OCC0603", f"option `soc_version` cannot be `{shorten(soc)}`", help=chip_hint(soc, self.target))

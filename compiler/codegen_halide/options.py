@@ -49,7 +49,7 @@ class CpuOptions(NativeOptions):
     )
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
-        """As `Options.read`; without a C++ compiler, defaults to the processor and level of the installed kernels."""
+        """These options with the given values; without a C++ compiler, defaults are those of the installed kernels."""
         made = super().read(target, given)
         if made.halide_target != "host" or "halide.target" in given or not (stored := stored_targets()):
             return made

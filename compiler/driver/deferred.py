@@ -49,7 +49,7 @@ class DeferredCompiler:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """See `occ.runtime.forks`."""
+        """Implements `Renewable.renew`."""
         self._lock = threading.Lock()
 
     def __call__(self, text: str, operands: Sequence[Any]) -> list[Any]:

@@ -191,6 +191,6 @@ class Calibrator(SimulatedDevice):
     parts: list[CalibratedPart] = field(default_factory=list)
 
     def load(self, part: DevicePart, files: Mapping[str, bytes]) -> CalibratedPart:
-        """See `SimulatedDevice`."""
+        """Implements `SimulatedDevice.load`."""
         self.parts.append(made := CalibratedPart(part, files))
         return made

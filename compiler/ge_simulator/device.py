@@ -81,7 +81,7 @@ class Pictured:
     makers: Mapping[int, Maker]
 
     def run(self, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:
-        """See `Runs`."""
+        """Implements `Runs.run`."""
         given = list(inputs)
         for k, make in self.makers.items():
             given[k] = make(given[k]).astype(self.graph.root.data[k].output_descs[0].dtype)
@@ -109,18 +109,18 @@ class SimulatedDevice:
         return Pictured(graph, makers("\n".join(texts))) if texts else graph
 
     def begin(self) -> SimulatedRun:
-        """See `Accelerator`."""
+        """Implements `Accelerator.begin`."""
         return SimulatedRun()
 
     def close(self) -> None:
-        """See `Accelerator`."""
+        """Implements `Accelerator.close`."""
 
 
 class SimulatedRun:
     """One run; device memory is host memory here."""
 
     def allocate(self, dtype: str, shape: Sequence[int]) -> np.ndarray:
-        """See `occ.runtime.device.DeviceRun`."""
+        """Implements `occ.runtime.device.DeviceRun.allocate`."""
         return np.empty(tuple(shape), numpy_dtype(dtype))
 
     def adopt(self, resident: Resident) -> np.ndarray:
@@ -165,7 +165,7 @@ class SimulatedRun:
         return [value.shape for value in made]
 
     def beginning(self, tensor: np.ndarray, dtype: str, shape: tuple[int, ...]) -> np.ndarray:
-        """See `DeviceRun`."""
+        """Implements `DeviceRun.beginning`."""
         return tensor.reshape(-1)[: prod(shape)].reshape(shape)
 
     def _run(self, part: Runs, inputs: Sequence[np.ndarray]) -> Sequence[np.ndarray]:

@@ -24,7 +24,7 @@ class Limit(NamedTuple):
 
 @cache
 def limits() -> tuple[Limit, ...]:
-    """All rows."""
+    """All limits of operators, from the table `limits`."""
     return tuple(
         Limit(operator, frozenset(chips_in(chips)), what, int(least), int(most), source)
         for operator, chips, what, least, most, source in rows_of("limits")

@@ -30,5 +30,5 @@ class Watcher(SimulatedDevice):
     seen: dict[str, list[np.ndarray]] = field(default_factory=dict)
 
     def load(self, part: DevicePart, files: Mapping[str, bytes]) -> _WatchedPart:
-        """See `SimulatedDevice`."""
+        """Implements `SimulatedDevice.load`."""
         return _WatchedPart(simulator(part, files, precision_on(part.precision, part.soc)), self.seen)

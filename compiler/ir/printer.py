@@ -132,7 +132,7 @@ def _region_lines(region: Region, names: _Names, indent: str) -> list[str]:
 
 
 def func_text(func: Func, indent: str = "  ") -> str:
-    """A function."""
+    """The text of a function."""
     names = _Names(func)
     params = ", ".join(f"{names[a]}: {type_text(a.type)}" for a in func.args)
     results = types_text([r.type for r in func.results])
@@ -197,7 +197,7 @@ WeightLines = Literal["first", "last", "names", "none"]
 
 
 def module_text(m: Printed, weights_file: str = "", *, inline: bool = False, weights: WeightLines = "first") -> str:
-    """A module.
+    """The text of a module.
 
     Args:
         m: the module.

@@ -20,7 +20,7 @@ _DOES_NOTHING = frozenset({"Identity", "Constant"})
 
 @dataclass(frozen=True)
 class Stage:
-    """A stage.
+    """A stage of compilation: a name, and the invariants of a module there.
 
     Attributes:
         name: as in `--stage NAME`.

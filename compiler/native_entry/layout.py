@@ -29,7 +29,7 @@ class Layout:
 
     @classmethod
     def of(cls, bits: int) -> Layout:
-        """For machines with 32-bit or 64-bit addresses, with all numbers aligned to their size."""
+        """The layout for 32-bit or 64-bit addresses, with all numbers aligned to their size."""
         pointer = bits // 8
         buffer = _offsets(HalideBuffer, pointer)
         return cls(pointer, _offsets(EntryCall, pointer), buffer, buffer[""])

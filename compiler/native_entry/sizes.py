@@ -34,7 +34,7 @@ class Sizes:
         self._symbols = {**self._symbols, **found}
 
     def at(self, b: ir.IRBuilder, found: Mapping[str, Any]) -> Sizes:
-        """For expressions at another place, where additional symbols are known."""
+        """The sizes at another place of the code, where additional symbols are known."""
         return Sizes(b, {**self._symbols, **found})
 
     def known(self, name: str, otherwise: int) -> Size:

@@ -65,7 +65,7 @@ class NativeOptions(JitOptions):
     )
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
-        """As `Options.read`; without a machine, the processor in OCC_TARGET_CPU is used."""
+        """These options with the given values; the processor is OCC_TARGET_CPU's if none is given."""
         return super().read(target, {"halide.target": default_target(), **given})
 
     @property

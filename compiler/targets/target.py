@@ -140,7 +140,7 @@ def _misses_nothing(_c: Build, _m: Module) -> int:
 
 @dataclass(frozen=True)
 class Target:
-    """A target.
+    """A code generator with its pipeline, options and supported types: what `-t NAME` selects.
 
     Attributes:
         name: as in `-t NAME`.

@@ -17,7 +17,7 @@ from occ.compiler.cache.file_stamps import Stamps
 
 @dataclass(frozen=True)
 class ArtifactReuse:
-    """Earlier builds."""
+    """The artifact of an equal earlier build, reused from the cache."""
 
     cache: ArtifactCache
     request: Request

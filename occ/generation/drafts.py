@@ -35,7 +35,7 @@ class NgramDrafts:
         self._known = 1  # positions whose preceding n-grams are recorded
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        """As `Drafts`; none if the last n-grams are new."""
+        """At most `count` tokens that may follow; none if the last n-grams are new."""
         for place in range(self._known, len(tokens)):
             for n in _SIZES:
                 if place >= n:
@@ -62,7 +62,7 @@ class ModelDrafts:
         self._decoders = decoders
 
     def propose(self, tokens: Sequence[int], count: int) -> list[int]:
-        """As `Drafts`; fewer if the smaller model has no room for more."""
+        """At most `count` tokens that may follow; fewer if the smaller model has no room for more."""
         found: list[int] = []
         with self._decoders.holding(tokens) as decoder:
             count = min(count, decoder.capacity - len(tokens))

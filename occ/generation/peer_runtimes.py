@@ -29,7 +29,7 @@ class PeerRuntime(Protocol):
     """One text of one runtime."""
 
     def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
-        """Begins a text, as `PeerRuntime`."""
+        """Begin a text with a prompt; returns the first new token."""
         ...
 
     def step(self) -> int:
@@ -48,13 +48,13 @@ class OccRuntime:
         self._last, self._sampler = 0, Sampler(Sampling())
 
     def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
-        """As `PeerRuntime`."""
+        """Implements `PeerRuntime.start`."""
         self._decoder.trim(0)
         self._sampler = _sampler(ids, sampled)
         return self._next(ids)
 
     def step(self) -> int:
-        """As `PeerRuntime`."""
+        """Implements `PeerRuntime.step`."""
         return self._next([self._last])
 
     def _next(self, ids: Sequence[int]) -> int:
@@ -95,7 +95,7 @@ class GenaiRuntime:
         self._sampled, self._generator = False, self._new(False)
 
     def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
-        """As `PeerRuntime`."""
+        """Implements `PeerRuntime.start`."""
         try:
             if sampled != self._sampled:
                 self._generator = self._new(sampled)
@@ -108,7 +108,7 @@ class GenaiRuntime:
         return self.step()
 
     def step(self) -> int:
-        """As `PeerRuntime`."""
+        """Implements `PeerRuntime.step`."""
         self._generator.generate_next_token()
         return int(self._generator.get_next_tokens()[0])
 
@@ -128,13 +128,13 @@ class _GraphRuntime:
         self._sampler = Sampler(Sampling())
 
     def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
-        """As `PeerRuntime`."""
+        """Implements `PeerRuntime.start`."""
         self._held, self._done = [self._tensor(np.zeros(shape, dtype)) for _, dtype, shape in self._past], 0
         self._sampler = _sampler(ids, sampled)
         return self._next(ids)
 
     def step(self) -> int:
-        """As `PeerRuntime`."""
+        """Implements `PeerRuntime.step`."""
         return self._next([self._last])
 
     def _next(self, ids: Sequence[int]) -> int:
@@ -231,14 +231,14 @@ class LlamaCppRuntime:
         self._how, self._last = {"temp": 0.0}, 0
 
     def start(self, ids: Sequence[int], *, sampled: bool = False) -> int:
-        """As `PeerRuntime`."""
+        """Implements `PeerRuntime.start`."""
         self._model.reset()
         chance = {"temp": SAMPLED.temperature, "top_p": SAMPLED.top_p, "top_k": SAMPLED.top_k, "min_p": 0.0}
         self._how = {"repeat_penalty": 1.0, **(chance if sampled else {"temp": 0.0})}
         return self._next(ids)
 
     def step(self) -> int:
-        """As `PeerRuntime`."""
+        """Implements `PeerRuntime.step`."""
         return self._next([self._last])
 
     def _next(self, ids: Sequence[int]) -> int:

@@ -102,7 +102,7 @@ class DeviceGroups:
         self._kind = options.gears
 
     def groups(self) -> Iterator[Group]:
-        """The groups of the device; the reasons for other nodes are in `left`.
+        """The groups of nodes that the device runs; `left` has the reason why each other node is not in one.
 
         Raises:
             CompileError: the model cannot be divided, as extents are open, or options are wrong; OCC0404 there is no

@@ -160,7 +160,7 @@ class Arena:
                 self._free(region.base)
 
     def close(self) -> None:
-        """Return everything.
+        """Return all memory to the driver.
 
         Raises:
             RunError: the first region that the driver rejects, after all were tried.

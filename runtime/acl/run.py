@@ -147,7 +147,7 @@ class AscendRun:
         return [by_record[k] for k in range(len(outputs))]
 
     def beginning(self, tensor: Tensor, dtype: str, shape: Shape) -> Tensor:
-        """See `DeviceRun`."""
+        """Implements `DeviceRun.beginning`."""
         return Tensor(tensor.address, prod(shape) * numpy_dtype(dtype).itemsize, shape)
 
     def _execute(

@@ -71,7 +71,7 @@ class NativeEngine:
         return self._entry.bind(inputs, outputs)
 
     def run(self, inputs: Sequence[Any], env: Mapping[str, int], outputs: Sequence[np.ndarray | None]) -> list[Any]:
-        """One run.
+        """Run the model once; returns its outputs.
 
         Args:
             inputs: contiguous arrays, checked; sequences and optionals as Python values.

@@ -76,7 +76,7 @@ class Native:
     observer: Observer | None = None
 
     def addresses(self) -> ctypes.Array[ctypes.c_void_p]:
-        """Of the constants."""
+        """Addresses of the constants."""
         return (ctypes.c_void_p * max(1, len(self.arrays)))(*(w.ctypes.data for w in self.arrays))
 
 

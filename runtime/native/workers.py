@@ -94,7 +94,7 @@ class Workers:
         renew_in_children(self)
 
     def renew(self) -> None:
-        """See `Renewable`."""
+        """Implements `Renewable.renew`."""
         self._lock = threading.Lock()
         self._queue: _Queue = SimpleQueue()
         self._threads: list[threading.Thread] | None = None

@@ -106,7 +106,7 @@ def _slice(e: Emitter, op: Op, x: Ref, *_: Any) -> Ref:
 
 
 def joined(e: Emitter, xs: Sequence[Ref], axis: int) -> Ref:
-    """A concatenation."""
+    """A concatenation along an axis, as a tree of nodes if there are too many operands for one."""
     if len(xs) == 1:
         return xs[0]
     if len(xs) > OPERANDS:

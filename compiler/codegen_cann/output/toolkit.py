@@ -37,7 +37,7 @@ _SHOWN = 6  # lines of atc's output in a message
 
 @dataclass(frozen=True)
 class Toolkit:
-    """A toolkit.
+    """An installed CANN toolkit.
 
     Attributes:
         atc: path of its compiler.

@@ -24,7 +24,7 @@ _FREE = frozenset({"Const", "Data", "Flatten", "Identity", "Reshape", "Squeeze",
 
 @dataclass(frozen=True)
 class Processor:
-    """A roofline.
+    """A processor as a roofline: peak arithmetic and bandwidth.
 
     Attributes:
         operations: per second, for products.

@@ -24,7 +24,7 @@ def configuration(part: str) -> str:
 def take_pictures(
     m: Module, parts: Sequence[Part], graphs: Mapping[str, Graph], options: AscendOptions
 ) -> dict[str, str]:
-    """Replace inputs of a module by the pictures that a configuration names; the part graphs exist already.
+    """Replace inputs that AIPP computes by the images it reads, in a module whose part graphs exist.
 
     Args:
         m: the types of such inputs become the pictures'.

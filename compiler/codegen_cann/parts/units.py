@@ -54,7 +54,10 @@ class Placed:
 
 
 def placed(graph: Graph, table: KernelTable, precision: str, *, fixed: bool = False) -> list[Placed]:
-    """The unit of each node of a graph and its sub-graphs; arguments as `KernelTable.lacking`."""
+    """The unit (AI Core, AI CPU, ..) that runs each node of a graph and its sub-graphs, and why.
+
+    The arguments are those of `KernelTable.lacking`.
+    """
     nodes = (n for g in graph.all() for n in g.nodes if n.type not in _PLUMBING)
     return [_placed(n, table, precision, unknown=is_dynamic(n) and not fixed) for n in nodes]
 

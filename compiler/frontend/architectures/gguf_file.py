@@ -98,7 +98,7 @@ class _Metadata:
         return int(found)
 
     def decoder(self) -> Decoder:
-        """The description.
+        """The description of the decoder that the file's keys define.
 
         Raises:
             ContainerError: a key is missing, invalid, or not supported.

@@ -43,7 +43,7 @@ class ConfigError(ValueError):
 
 
 class Config:
-    """A configuration.
+    """A model configuration of transformers (`config.json`).
 
     Args:
         values: of `config.json`.
@@ -76,7 +76,7 @@ class Config:
         return int(found)
 
     def decoder(self, weights: Mapping[str, Stored]) -> Decoder:
-        """The description.
+        """The description of the decoder that the configuration defines.
 
         Args:
             weights: by the names of transformers.

@@ -87,7 +87,7 @@ def _put(atom: Atom, values: Mapping[str | Func, Dim]) -> Dim:
 
 
 def in_terms_of(d: Dim, unit: Dim, value: Dim) -> Dim:
-    """A dim with `value` substituted for a polynomial that can be divided out.
+    """A dim with multiples of the polynomial `unit` rewritten as multiples of `value`.
 
     Also within functions, if these need none of its symbols afterwards: `N*h - N*(h//2) + 3` is `N*value + 3` if the
     unit is `h - h//2`. Otherwise unchanged.

@@ -65,14 +65,14 @@ class Form:
         self._head = {"id": f"{prefix}-{uuid.uuid4().hex}", "created": int(time.time()), "model": model}
 
     def whole(self, choices: Sequence[Choice], usage: dict[str, int]) -> dict[str, Any]:
-        """The answer."""
+        """The body of a complete (not streamed) answer."""
         made = [self._choice(k, c) for k, c in enumerate(choices)]
         return {**self._head, "object": self._kind, "choices": made, "usage": usage}
 
     def chunk(
         self, index: int, change: dict[str, Any], logprobs: Any = None, reason: str | None = None
     ) -> dict[str, Any]:
-        """A piece of the answer."""
+        """One event of a streamed answer."""
         choice = {"index": index, **change, "logprobs": logprobs, "finish_reason": reason}
         return {**self._head, "object": self._chunk, "choices": [choice]}
 
@@ -102,7 +102,7 @@ class CompletionForm(Form):
         return {"index": index, "text": text, "logprobs": probabilities, "finish_reason": choice.finish_reason}
 
     def logprobs(self, found: Sequence[TokenLogprob], offset: int = 0) -> dict[str, Any] | None:
-        """For tokens, the first of which begins at a given text offset."""
+        """The `logprobs` field of some tokens, the first at a given text offset; None if not requested."""
         if self._top is None:
             return None
         tokens = [self._decode(t.token) for t in found]
@@ -145,7 +145,7 @@ class ChatForm(Form):
         return [{"index": k, **c} for k, c in enumerate(made)] if numbered else made
 
     def logprobs(self, found: Sequence[TokenLogprob]) -> dict[str, Any] | None:
-        """Of tokens."""
+        """The `logprobs` field of some tokens; None if not requested."""
         if not self._asked:
             return None
         content = [

@@ -75,7 +75,7 @@ class State:
 
     @property
     def encoding(self) -> EncoderService:
-        """The service of an encoder.
+        """The service that computes embeddings.
 
         Raises:
             RunError: OCC0501 the model generates text.

@@ -16,7 +16,7 @@ from occ.compiler.ir.te.walks import transform
 
 
 def name_conditions(m: Module, functions: Mapping[str, TeFunc]) -> dict[str, TeFunc]:
-    """Functions whose conditions test one dim each, computed by the caller.
+    """Replace each size tested by a variant's condition by a size parameter, which callers compute.
 
     `te @f<D0, D1> { out[i] = D0*D1 <= D0*max(0, D1 - 1) + 2 ? few[i] : acc[i] } with schedule { out.specialize(..) }`
     --> `te @f<D0, D1, D2> { out[i] = D2 <= 2 ? .. }`, with calls that pass `D0*D1 - D0*max(0, D1 - 1)` for `D2`. Halide
