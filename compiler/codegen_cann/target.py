@@ -6,6 +6,7 @@ What makes them is loaded when it is used.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 from occ.compiler.codegen_cann.options import AscendOptions
 from occ.compiler.codegen_cann.pipeline import ascend
@@ -23,6 +24,12 @@ def _operators() -> Mapping[str, str]:
     from occ.compiler.codegen_cann.mapping.table import rows
 
     return dict.fromkeys(rows(), "ge")
+
+
+def _emitter(name: str) -> Callable[..., Any] | None:
+    from occ.compiler.codegen_cann.mapping.table import rows
+
+    return rows().get(name)
 
 
 def _whole(op: Op, options: Options) -> bool:
@@ -87,6 +94,7 @@ def _ascend(name: str, doc: str) -> Target:
         options=AscendOptions.of(name),
         texts={"ge": Text(_graphs, ("text", "json", "onnx", "cpp")), "atc": Text(_commands, ("text", "json"))},
         operators=_operators,
+        emitter=_emitter,
         check=_check,
         whole=_whole,
     )

@@ -134,6 +134,10 @@ def _has_nothing_to_prepare(_: Cache) -> None:
     pass
 
 
+def _emits_nothing(_: str) -> None:
+    pass
+
+
 def _misses_nothing(_c: Build, _m: Module) -> int:
     return 0
 
@@ -152,6 +156,7 @@ class Target:
         dtypes: element types that its kernels support; empty for all.
         operators: operators kept by name instead of being expanded, with their kind for `occ ops`; None for a target
             that computes all from their definitions.
+        emitter: the function that emits an operator kept by name, for `occ ops --where`; None for others.
         check: what the target will not run itself, of a module at the last stage, as warnings; it raises CompileError
             where `generate` would.
         prepare: starts what every build needs, while the compiler works on the model.
@@ -173,6 +178,7 @@ class Target:
     texts: Mapping[str, Text] = field(default_factory=dict)
     dtypes: frozenset[str] = frozenset()
     operators: Callable[[], Mapping[str, str]] | None = None
+    emitter: Callable[[str], Callable[..., Any] | None] = _emits_nothing
     check: Callable[[Build, Module], list[Diagnostic]] = _finds_nothing
     prepare: Callable[[Cache], None] = _has_nothing_to_prepare
     missing: Callable[[Build, Module], int] = _misses_nothing

@@ -9,6 +9,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import fitted, json_line
+from occ.cli.source_places import operator_places
 
 if TYPE_CHECKING:
     from occ.compiler.ir.operator.spec import Operand, OpSpec
@@ -17,16 +18,18 @@ if TYPE_CHECKING:
 @click.command("ops")
 @click.argument("names", nargs=-1, metavar="[NAME]...")
 @click.option("-t", "--target", default=None, help="Only operators that this target supports.")
+@click.option("--where", is_flag=True, help="Print where it is defined, and what makes its code for each target.")
 @click.option("--types", "types", is_flag=True, help="Print the operands too, and the types that each accepts.")
 @options.as_json
-def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bool) -> None:
+def command(names: tuple[str, ...], target: str | None, where: bool, types: bool, as_json: bool) -> None:
     """List the operators: name, newest schema version, kind of definition, known limits.
 
     With NAMEs, those alone whose names contain one of them, whatever the case.
     """
     from occ.compiler.driver.plugins import extensions
-    from occ.compiler.targets.registry import get_target
+    from occ.compiler.targets.registry import all_targets, get_target
 
+    targets = [get_target(target)] if target is not None else all_targets()
     operators = get_target(target).operators if target is not None else None
     by_name = operators() if operators is not None else {}
     listed = _named(names, [s for s in extensions().registry.values() if not s.is_internal and s.is_known])
@@ -34,12 +37,14 @@ def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bo
     for spec in sorted(listed, key=lambda s: (s.domain, s.operator)):
         if operators is not None and spec.name not in by_name and not spec.composite:
             continue  # composite ones are expanded
+        places = operator_places(spec, targets) if where else {}
         row = {
             "name": spec.name,
             "since": spec.since,
             "kind": by_name.get(spec.name, kinds[spec.meaning]),
             "limits": spec.limits,
             "operands": {o.name: _types(o) for o in spec.operands},
+            **({"places": places} if where else {}),
         }
         if as_json:
             click.echo(json_line(row))
@@ -47,6 +52,8 @@ def command(names: tuple[str, ...], target: str | None, types: bool, as_json: bo
             click.echo(fitted(f"{row['name']:32} {row['since']:4}  {row['kind']:10} ", spec.limits))
             for o in spec.operands if types else ():
                 click.echo(fitted(f"    {o.name}: ", ", ".join(_types(o)) or "any"))
+            for text in dict.fromkeys(places.values()):
+                click.echo(f"    {', '.join(n for n, other in places.items() if other == text)}: {text}")
 
 
 def _types(operand: Operand) -> list[str]:

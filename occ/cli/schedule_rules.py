@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from occ.cli.console import json_line
+from occ.cli.source_places import place_of
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation
@@ -74,15 +74,7 @@ def _facts(kind: str, rule: ScheduleRule) -> dict[str, object]:
 
 def _place(rule: ScheduleRule) -> str:
     """The file and line that define a rule; a file of occ is relative to its package."""
-    import inspect
-
-    import occ
-
-    code = getattr(inspect.unwrap(rule.apply), "__code__", None)
-    if code is None:
-        return rule.origin
-    path, home = Path(code.co_filename), Path(occ.__file__).parent
-    return f"{(path.relative_to(home) if path.is_relative_to(home) else path).as_posix()}:{code.co_firstlineno}"
+    return place_of(rule.apply) or rule.origin
 
 
 def _log(compilation: Compilation) -> Log:

@@ -237,6 +237,30 @@ def test_ops_lists_what_onnx_has(occ_cli):
     assert sum(line[0] != " " for line in occ_cli("ops", "-t", "cpu").out.splitlines()) == len(rows)
 
 
+def test_ops_prints_where_code_is(occ_cli):
+    """The lines that it names, read from the files, begin the code in question."""
+    home = Path(occ.__file__).parent
+    rows = {r["name"]: r["places"] for r in map(json.loads, occ_cli("ops", "--where", "--json").out.splitlines())}
+
+    def text(name, target):
+        path, _, line = rows[name][target].partition(":")
+        return "\n".join((home / path).read_text().splitlines()[int(line or 1) - 1 :])
+
+    assert text("Conv", "definition").startswith("    def body(")
+    assert "compiler/ir/ops/" in rows["Conv"]["definition"]
+    assert text("Conv", "ascend310p").startswith("def _conv(")
+    assert text("NonZero", "cpu").startswith("def nonzero(")
+    assert text("NonZero", "cpu") == text("NonZero", "interp")
+    assert rows["Conv"]["cpu"] != rows["Conv"]["cpu-jit"]
+    for target in ("cpu", "cpu-jit", "interp"):
+        assert (home / rows["Conv"][target].rpartition(" ")[2]).is_dir()
+    assert "class If" in text("If", "definition")
+    assert "cpu" not in rows["If"]
+    assert rows["com.microsoft.FusedConv"]["cpu"] == "the operators in its definition"
+    assert all((home / r["definition"].partition(":")[0]).is_file() for r in rows.values())
+    assert "convolution.py" in occ_cli("ops", "Conv", "--where", "-t", "ascend310p").out
+
+
 def test_doctor(occ_cli):
     ran = occ_cli("doctor")
     assert ran.code == 0

@@ -29,6 +29,13 @@ def builtin() -> Mapping[str, OpSpec]:
     return MappingProxyType(table)
 
 
+def family_of(name: str) -> str:
+    """The module that defines one of occ's own operators; empty if none does."""
+    ops = import_module("occ.compiler.ir.ops")
+    families = _families(ops.__path__, ops.__name__)
+    return next((f for f in families if any(s.name == name for s in import_module(f).ALL)), "")
+
+
 def _families(path: Iterable[str], package: str) -> Iterator[str]:
     """The modules of this folder and its subfolders that list operators in `ALL`."""
     for found in iter_modules(path, f"{package}."):
