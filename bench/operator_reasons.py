@@ -19,7 +19,7 @@ REASONS: Mapping[str, str] = {
     **dict.fromkeys(("MatMulInteger", "QLinearMatMul", "ms DynamicQuantizeMatMul"), _TILES),
     **dict.fromkeys(("Conv 1x1", "Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 7x7 of a picture"), _PLANES),
     **dict.fromkeys((f"Conv {k}x{k} by channel" for k in (3, 7, 31)), _DEPTHWISE),
-    "GatherElements": f"{_LOADS} Indices are checked in a second pass.",
+    "GatherElements": "Indices are checked in a pass of their own: at large size memory counts, and they are read twice.",
     "GridSample linear": _LOADS,
     "TopK of a vocabulary": "Keys are written, and counted digit by digit; onnxruntime keeps a heap in one pass.",
     "TopK of all": f"Runs are merged by binary searches. {_LOADS}",

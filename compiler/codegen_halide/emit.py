@@ -13,7 +13,7 @@ from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.dtype import F16
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, Select, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, product_in_pairs, reduce_axes
-from occ.compiler.ir.te.index import axis_symbols
+from occ.compiler.ir.te.index import axis_symbols, clamped_below
 from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.reductions import neutral
 from occ.compiler.ir.te.roles import SUM_BLOCK, facts_of_role
@@ -119,6 +119,7 @@ class _Generator:
         self.is_exact = any(_meets_infinities(n) for s in f.stages for e in s.exprs for n in walk(e))
         self.relaxed = _untested_sums(f) if self.is_exact else set[str]()
         self.tiled = frozenset(_tiled(f))
+        self.positions = {s.name: n for s in f.stages if (n := clamped_below(s)) is not None}
         self.in_parts = {d.stage for d in f.schedule if d.call == "in_parts"}
 
     def text(self) -> str:
@@ -184,6 +185,7 @@ class _Generator:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
         printer = Printer(self.f.shapes, axis_symbols((*s.axes, *inner)), self.layouts, self.tiled)
         printer.relaxed = isinstance(s, TeStage) and facts_of_role(s.role).any_order_sum
+        printer.positions = self.positions
         printer.halves_in_f32 = self.halves_in_f32
         border = facts_of_role(s.role).border_axis if isinstance(s, TeStage) else None
         if border is not None and s.axes:

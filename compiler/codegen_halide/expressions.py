@@ -52,6 +52,7 @@ class Printer:
         names: C++ names of hoisted reductions and shared subexpressions, by id of the node.
         carried: result of a fold's previous step.
         border: the axis along which a border is tested; Halide computes the inside in a separate loop, without tests.
+        positions: stages whose values are at least 0 and less than an extent.
         halves_in_f32: whether f16 arithmetic is done in f32, see `half_text`.
         relaxed: whether floats may deviate from IEEE 754: in approximations, which state where they are exact.
     """
@@ -69,6 +70,7 @@ class Printer:
         self.relaxed = False
         self.halves_in_f32 = False
         self.border = ""
+        self.positions: Mapping[str, Dim] = {}
         self._ranges = Ranges()
 
     def data(self, e: Expr, *, guarded: bool = False) -> str:
@@ -169,7 +171,11 @@ class Printer:
                 inner = f"likely({text})" if self._is_along_border(e) else text
                 return f"clamp({inner}, 0, {dim_text(extent - 1)})"
             return text
-        return f"clamp(cast<int>({self.data(e, guarded=guarded)}), 0, {dim_text(extent - 1)})"
+        found = f"cast<int>({self.data(e, guarded=guarded)})"
+        read = e.arg if isinstance(e, Cast) else e
+        if isinstance(read, Load) and self.positions.get(read.source) == extent:
+            return found
+        return f"clamp({found}, 0, {dim_text(extent - 1)})"
 
     def _is_along_border(self, e: Expr) -> bool:
         return bool(self.border) and any(isinstance(n, Index) and n.name == self.border for n in walk(e))

@@ -12,8 +12,8 @@ from typing import Any
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, Symbol
-from occ.compiler.ir.dtype import I64
-from occ.compiler.ir.te.expr import Axis, Binary, Const, Expr, Index, Load, Size, binary, literal, wrap
+from occ.compiler.ir.dtype import I32, I64
+from occ.compiler.ir.te.expr import Axis, Binary, Cast, Const, Expr, Index, Load, Size, binary, literal, wrap
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.walks import transform, walk
 
@@ -184,3 +184,14 @@ def within(e: Expr, extent: Dim, axes: Mapping[str, Dim]) -> bool:
     """Whether `0 <= e < extent` is proven for all positions."""
     d = to_dim(e, axes)
     return d is not None and dim.lower(d) >= 0 and dim.is_positive(extent - d)
+
+
+def clamped_below(s: AnyStage) -> Dim | None:
+    """The extent `n` of an axis to which a stage clamps its values: `cast<i32>(min(max(e, 0), n - 1))`."""
+    e = s.expr.arg if isinstance(s, TeStage) and isinstance(s.expr, Cast) else None
+    if not isinstance(s, TeStage) or s.dtype != I32 or not isinstance(e, Binary) or e.op != "min":
+        return None
+    if e.dtype != I64 or not isinstance(e.lhs, Binary) or e.lhs.op != "max" or e.lhs.rhs != wrap(0):
+        return None
+    last = to_dim(e.rhs, {})
+    return None if last is None else last + 1

@@ -27,6 +27,7 @@ WINDOW_ROWS = "window_rows"  # the column results of a planar window: one row fo
 SQUARES = "squares"  # read across the rows of a tensor
 SAMPLES = "samples"  # by `deform_samples`: sums of pixels at positions from tables, channels last
 UNPACKED = "unpacked_sum"  # by `block_matmul`: sums of activations times weights that are unpacked to f32
+POSITIONS = "positions"  # by the schedule: where a gather loads each element, clamped to the axis
 SUM_BLOCK = "sum_block"  # a block of a long sum: terms past its end are 0, and a loop over those before is shorter
 
 
@@ -61,6 +62,7 @@ ROLES = {
         Role(COLUMNS, border_axis=-1),
         Role(KEYS_OF_CHUNK, border_axis=0),
         Role(WINDOW_ROWS, own_memory=True),
+        Role(POSITIONS, own_memory=True),
         *map(Role, (PANELS, SQUARES, SAMPLES, CONV, PEAK, HEADS, SUM_BLOCK, UNPACKED)),
         *(
             Role(name, _KEEPS_AXES.get(name, ()), any_order_sum=True)

@@ -14,6 +14,7 @@ from occ.compiler.passes.schedule.finish.long_sums import long_sums
 from occ.compiler.passes.schedule.normalise.pack_rhs import pack_rhs
 from occ.compiler.passes.schedule.normalise.rfactor import rfactor
 from occ.compiler.passes.schedule.normalise.separable_windows import separable_windows
+from occ.compiler.passes.schedule.normalise.separate_positions import separate_positions
 from occ.compiler.passes.schedule.normalise.separate_reductions import separate_reductions
 from occ.compiler.passes.schedule.normalise.split_argmax import split_argmax
 from occ.compiler.passes.schedule.normalise.widen_f16 import widen_f16
@@ -21,6 +22,7 @@ from occ.compiler.passes.schedule.rules.depthwise_planes import depthwise_planes
 from occ.compiler.passes.schedule.rules.elementwise import elementwise
 from occ.compiler.passes.schedule.rules.fallback import FALLBACK
 from occ.compiler.passes.schedule.rules.fused_rows import fused_rows
+from occ.compiler.passes.schedule.rules.gathered_elements import gathered_elements
 from occ.compiler.passes.schedule.rules.packed_contraction import packed_contraction
 from occ.compiler.passes.schedule.rules.planar_window import planar_window
 from occ.compiler.passes.schedule.rules.resample import resample
@@ -36,7 +38,16 @@ from occ.compiler.passes.schedule.variants.skinny_gemm import skinny_gemm
 NORMALISERS = tuple(
     map(
         ScheduleRule.of,
-        (separate_reductions, split_argmax, pack_rhs, separable_windows, rfactor, widen_f16, clamp_attention),
+        (
+            separate_reductions,
+            split_argmax,
+            separate_positions,
+            pack_rhs,
+            separable_windows,
+            rfactor,
+            widen_f16,
+            clamp_attention,
+        ),
     )
 )
 # Rules for whole functions first: methods. The last one always applies.
@@ -57,6 +68,7 @@ RULES = (
             window,
             resample,
             transpose_tiles,
+            gathered_elements,
             elementwise,
             vector_reduction,
             scattered_rows,
