@@ -16,7 +16,6 @@ from occ.compiler.native_entry.types import DOUBLE, FLOAT, I1, I8, I16, I32, I64
 from occ.compiler.native_entry.unique import emit_unique
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.manifest import Step
-from occ.runtime.native.call import MISFIT
 from occ.runtime.signature import numpy_dtype
 
 _INTEGERS = {1: I8, 2: I16, 4: I32, 8: I64}
@@ -65,7 +64,7 @@ def emit_non_zero(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
 
 
 def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
-    """`(x, condition)`: the slices of x along an axis where the condition holds; it may be shorter than the axis."""
+    """`(x, condition)`: the slices of x along an axis where the condition holds; it may have another length."""
     x, condition, out = e.buffer(step.reads[0]), e.buffer(step.reads[1]), e.buffer(step.writes[0])
     info, flags = (e.r.plan.buffers[b] for b in step.reads)
     axis = decode_attrs(step.attrs).axis
@@ -77,8 +76,8 @@ def emit_compress(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
         axis %= len(shape)
         outer, extent = e.sizes.of(["*", *info.shape[:axis], 1]), shape[axis]
         inner = e.sizes.of(["*", *info.shape[axis + 1 :], size])
-    length = i64(e.sizes.of(flags.shape[0]))
-    e.fail_if(e.b.icmp_signed(">", length, i64(extent)), MISFIT, k, I32(0), length, i64(extent))
+    given = i64(e.sizes.of(flags.shape[0]))
+    length = e.b.select(e.b.icmp_signed("<", given, i64(extent)), given, i64(extent))
 
     def holds(j: Any) -> Any:
         return e.b.icmp_signed("!=", e.b.load(e.b.gep(condition, [j])), I8(0))

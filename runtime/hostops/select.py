@@ -35,13 +35,11 @@ def unique(x: np.ndarray, *, a: SimpleNamespace) -> tuple[np.ndarray, ...]:
 
 
 def compress(x: np.ndarray, condition: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
-    """The condition may be shorter than the axis; anything past its end is left out."""
+    """The slices where the condition holds; what either has past the end of the other is left out."""
     source, axis = (x.reshape(-1), 0) if a.axis is None else (x, a.axis)
     if condition.ndim != 1:
         raise ValueError(f"the condition has rank {condition.ndim}, not 1")
-    if len(condition) > source.shape[axis]:
-        raise ValueError(f"the condition has {len(condition)} elements, the axis {source.shape[axis]}")
-    return np.take(source, np.flatnonzero(condition), axis=axis)
+    return np.take(source, np.flatnonzero(condition[: source.shape[axis]]), axis=axis)
 
 
 def non_max_suppression(

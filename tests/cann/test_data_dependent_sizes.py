@@ -149,9 +149,10 @@ def test_distinct_elements(is_sorted: int):
     assert shapes[2][0] > 3
 
 
-@pytest.mark.parametrize("axis", ["", "<axis = 0>", "<axis = 1>"])
-def test_what_a_computed_condition_keeps(axis: str):
-    n = {"": 24, "<axis = 0>": 4, "<axis = 1>": 6}[axis]
+@pytest.mark.parametrize(
+    ("axis", "n"), [("", 24), ("<axis = 0>", 4), ("<axis = 1>", 6), ("<axis = 0>", 3), ("<axis = 1>", 9)]
+)
+def test_what_a_computed_condition_keeps(axis: str, n: int):
     shape = {"": "m", "<axis = 0>": "m, 6", "<axis = 1>": "4, m"}[axis]
     model = model_of(
         f"g (float[4, 6] x) => (float[{shape}] y) {{ line = Reshape (x, flat) part = Slice (line, zero, end) c = Greater (part, half) y = Compress {axis} (x, c) }}",

@@ -245,10 +245,6 @@ def test_refused_inputs_are_explained_alike(case: str):
 
 
 FAILING: dict[str, tuple[str, dict[str, np.ndarray]]] = {
-    "condition": (
-        "g (float[n, m] x, bool[p] c) => (float[n, k] y) { [culprit] y = Compress <axis = 1> (x, c) }",
-        {"x": f32(2, 3), "c": np.ones(4, np.bool_)},
-    ),
     "check after a size": (
         "g (float[4] x, int64[n] i) => (float[k] y) { z = NonZero(i) s = Shape(z) [culprit] g = Gather(x, s) c = Cast <to = 1> (z)"
         " q = ReduceSum <keepdims = 0> (g) r = Reshape(c, flat) y = Add(r, q) }",

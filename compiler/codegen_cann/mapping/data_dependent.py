@@ -15,7 +15,7 @@ from occ.compiler.codegen_cann.graph.graph import Desc, Ref
 from occ.compiler.codegen_cann.mapping.elementwise import computing_type
 from occ.compiler.codegen_cann.mapping.emitter import Emitter, Unsupported
 from occ.compiler.codegen_cann.mapping.indexing import scattered
-from occ.compiler.codegen_cann.mapping.shape import gathered
+from occ.compiler.codegen_cann.mapping.shape import gathered, sliced
 from occ.compiler.ir.op import Op
 
 Row = Callable[..., Any]
@@ -50,7 +50,7 @@ def _compress(e: Emitter, op: Op, x: Ref, condition: Ref) -> Ref:
     if condition.node.type == "Const":
         return gathered(e, flat, np.flatnonzero(condition.node.value[: flat.shape[k]]).astype(np.int64), k)
     if condition.shape[0] > flat.shape[k]:
-        raise Unsupported("it has more conditions than elements")
+        condition = sliced(e, condition, [0], [flat.shape[k]], [0], [1])
     return _chosen(e, flat, condition, e.type(op.result).shape[k], k)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from occ.compiler.diagnostics import Invalid
+from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.dim import floordiv
 from occ.compiler.ir.dtype import I32
@@ -16,14 +16,19 @@ from occ.compiler.ir.te.expr import Expr
 from occ.compiler.ir.types import TensorType
 
 
-@op(f"{DOMAIN}.ExpandDims", signature=FormalSignature.of("X axis"))
+@op(
+    f"{DOMAIN}.ExpandDims",
+    static=("axis",),
+    rank=lambda x, axis, *, a: x.rank + 1,
+    signature=FormalSignature.of("X axis"),
+)
 class ExpandDims:
     """Unsqueeze of one axis, given as a scalar."""
 
     def composite(b, x, axis, *, a):
         known = static_elements(axis)
         if known is None or len(known) != 1 or not isinstance(known[0], int):
-            raise Invalid("an `axis` that is not constant", code="OCC0107")
+            raise Unresolved("ExpandDims", "axis")
         return b.Unsqueeze(x, b.constant(np.array(known, np.int64)))
 
 
