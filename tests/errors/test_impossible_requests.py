@@ -103,7 +103,7 @@ AT_BUILD: dict[str, ModelProto] = {
         domain="com.microsoft",
         num_heads=2,
     ),
-    "`QAttention`: w1 is not a multiple of 3": model(  # whose results have another type than its operands
+    "`QAttention`: w1 is not known to be a multiple of 3": model(  # whose results have another type than its operands
         "QAttention",
         {"x": np.zeros((1, 2, 4), np.uint8), "w": np.zeros((4, 12), np.uint8), "b": f(12), "xs": f(), "ws": f()},
         domain="com.microsoft",

@@ -21,6 +21,8 @@ from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.types import TensorType
 
+NUMBERS = "set symbolic extents to numbers with `--dim NAME=NUMBER` or `--shape`"  # how to make a width known
+
 
 def reshape(b: GraphBuilder, x: Value, shape: Sequence[Dim]) -> Value:
     """`x` with another shape, which may have symbolic extents."""
@@ -39,6 +41,8 @@ def quotient(name: str, a: Dim, b: Dim) -> Dim:
     """
     found = exact_quotient(a, b)
     if found is None:
+        if not isinstance(a, int) or not isinstance(b, int):
+            raise Invalid(f"`{name}`: {a} is not known to be a multiple of {b}", help=NUMBERS)
         raise Invalid(f"`{name}`: {a} is not a multiple of {b}")
     return found
 

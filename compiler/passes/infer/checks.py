@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from occ.compiler.diagnostics import Invalid, shorten
+from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.operator.attribute_values import check_values
@@ -21,12 +22,15 @@ _LARGEST = 1 << 47  # elements: the limit of the address space
 def no_result(op: Op, e: BaseException) -> Invalid:
     """The definition of an operator fails on operands that it does not reject."""
     place = traceback.extract_tb(e.__traceback__)[-1]
+    types = [v.type for v in op.inputs]
+    symbolic = any(isinstance(d, Sym) for t in types if isinstance(t, TensorType) for d in t.shape or ())
+    numbers = "numbers for symbolic extents (`--dim`, `--shape`) may help; " if symbolic else ""
     return Invalid(
         f"`{shorten(op.name)}` has no result for these operands and attributes",
         code="OCC0206",
         note=f"{type(e).__name__} in {Path(place.filename).name}:{place.lineno}: {shorten(str(e))}",
-        help="`onnx.checker.check_model(model, full_check=True)` says more; if it finds nothing, report this with "
-        "the model",
+        help=f"{numbers}`onnx.checker.check_model(model, full_check=True)` says more; if it finds nothing, report this "
+        "with the model",
     )
 
 

@@ -15,6 +15,7 @@ from occ.compiler.ir.dtype import F32, I64
 from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import (
+    NUMBERS,
     from_heads,
     grouped_matmul,
     head_scale,
@@ -206,12 +207,7 @@ class MultiHeadAttention:
                 x.tensor.dims[0], q.tensor.dims[0], "`MultiHeadAttention`: batches of queries, and of keys or values"
             )
         if bias is not None:
-            sizes = [
-                q.tensor.dims[2],
-                *(x.tensor.dims[1] * x.tensor.dims[3] if x.tensor.rank == 4 else x.tensor.dims[2] for x in (k, v)),
-            ]
-            parts = split(b, bias, [int(s) for s in sizes], 0)
-            q, k, v = (x if x.tensor.rank == 4 else b.Add(x, part) for x, part in zip((q, k, v), parts, strict=True))
+            q, k, v = _with_bias(b, (q, k, v), bias)
         q, k, v = (to_heads(b, "MultiHeadAttention", x, a.num_heads) for x in (q, k, v))
         equal_dims(k.tensor.dims[2], v.tensor.dims[2], "`MultiHeadAttention`: steps of keys and of values")
         past = lengths = None
@@ -229,6 +225,18 @@ class MultiHeadAttention:
             raise Invalid("`MultiHeadAttention` with a shared buffer takes no mask", code="OCC0301")
         y = from_heads(b, attend(b, q, k, v, a, mask=padding, bias=scores, past=past, lengths=lengths))
         return (y, k, v)[: a.n_results]
+
+
+def _with_bias(b: GraphBuilder, given: Sequence[Value], bias: Value) -> list[Value]:
+    """Queries, keys and values with their parts of a bias; keys and values of a cache have theirs."""
+    shapes = [x.tensor.dims for x in given]
+    sizes = [d[1] * d[3] if len(d) == 4 else d[2] for d in shapes]
+    known = [s for s in sizes if isinstance(s, int)]
+    if len(known) < len(sizes):
+        wide = show_shape(sizes)
+        raise Invalid(f"`MultiHeadAttention` with a bias needs widths that are numbers, not {wide}", help=NUMBERS)
+    parts = split(b, bias, known, 0)
+    return [x if x.tensor.rank == 4 else b.Add(x, part) for x, part in zip(given, parts, strict=True)]
 
 
 def _unpacked(b: GraphBuilder, x: Value, n: int) -> list[Value]:
