@@ -116,10 +116,10 @@ def _(s: Scene):
 
 @case("OCC0301")
 def _(s: Scene):
-    from occ.compiler.ir import ops
+    from occ.compiler.ir.operator import registry
 
-    without = {name: spec for name, spec in ops.builtin().items() if name != "Relu"}
-    s.patch.setattr(ops, "builtin", lambda: without)
+    without = {name: spec for name, spec in registry.builtin().items() if name != "Relu"}
+    s.patch.setattr(registry, "builtin", lambda: without)
     return ["build", s.model(RELU)]
 
 
