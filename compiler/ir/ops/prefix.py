@@ -35,7 +35,9 @@ def _cumulative(name: str, combine: str, neutral: int) -> OpSpec:
             before = turned((*i[:k], i[k] - 1, *i[k + 1 :]))
             return where(i[k] >= 1, cast(dtype, x[before]), one)
 
-        value = running(t, t.map(x.shape, start, name="start"), k, combine, one)
+        # Columns are read as they are. A copy of rows, in contrast, is inlined, and changes what is kept in memory.
+        plain = k < x.rank - 1 and not a.reverse and not a.exclusive and dtype == x.dtype
+        value = running(t, x if plain else t.map(x.shape, start, name="start"), k, combine, one)
         if not a.reverse and dtype == x.dtype:
             return value
         return t.map(x.shape, lambda *i: cast(x.dtype, value[turned(i)]), name="in_place")
