@@ -86,9 +86,9 @@ def symbols(e: DimExpr) -> set[str]:
 
 
 def in_order(a: DimExpr, b: DimExpr) -> tuple[DimExpr, DimExpr] | None:
-    """The equal sizes of `a == b` without common terms, the one that cannot be greater first.
+    """Read `min(a, b) == a` or `max(a, b) == b` as the inequality `a <= b`; None for other equations.
 
-    `min(1, k) == 1` and `max(1, k) == k` state that `k` is at least 1: `(1, "k")`.
+    `min(1, k) == 1` and `max(1, k) == k` both state that `k` is at least 1: `(1, "k")`.
     """
     for side, other in ((a, b), (b, a)):
         if isinstance(side, list) and side[0] in ("min", "max") and len(side) == 3 and other in side[1:]:

@@ -74,7 +74,7 @@ class Instance:
         return found
 
     def maybe(self, pattern: Pattern, like: Callable[[], TensorType | None]) -> Value | None:
-        """As `operand`, or None if it is left out."""
+        """A value for a pattern, or None if the operand is optional and absent."""
         key = pattern.name if isinstance(pattern, (Variable, Constant)) and pattern.name else pattern
         if key not in self.values:
             self.values[key] = self._make(pattern, like)

@@ -55,7 +55,7 @@ class Tensor:
 
 @dataclass(eq=False)
 class Node:
-    """A node.
+    """A node of a GE graph, as read from a file.
 
     Attributes:
         inputs: (producer, output index), or None.

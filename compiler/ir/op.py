@@ -95,7 +95,7 @@ class Weight(Value):
 
 
 class Op:
-    """An operation.
+    """An operation: a use of an operator, with operands, results and attributes.
 
     It is created from its operator's definition in the module's registry, or from the name of a built-in one.
 

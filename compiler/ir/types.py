@@ -12,7 +12,7 @@ from occ.compiler.ir.layout import ROW, Layout
 
 @dataclass(frozen=True)
 class TensorType:
-    """A tensor.
+    """The type of a tensor: element type, shape and layout.
 
     Attributes:
         dtype: element type.

@@ -361,7 +361,7 @@ def _rank(b: Buffer) -> tuple[object, ...]:
 
 
 def _bound(infos: Sequence[TensorInfo], shapes: Sequence[Sequence[DimExpr]]) -> dict[str, DimExpr]:
-    """As `runtime.signature.bind_shapes`, on expressions."""
+    """The dims that the shapes of inputs bind, as expressions."""
     return {
         e: n for info, shape in zip(infos, shapes, strict=True) for e, n in zip(info.shape, shape, strict=True)
         if isinstance(e, str)

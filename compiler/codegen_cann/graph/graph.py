@@ -50,7 +50,7 @@ class Ref(NamedTuple):
 
 @dataclass(eq=False)
 class Node:
-    """A node.
+    """A node of a GE graph.
 
     Attributes:
         name: unique in the model.
@@ -85,7 +85,7 @@ class Node:
 
 @dataclass(eq=False)
 class Graph:
-    """A graph.
+    """A GE graph, with its sub-graphs.
 
     Attributes:
         nodes: in topological order.

@@ -94,7 +94,7 @@ Condition = Callable[..., Any]
 
 @dataclass(eq=False)
 class Rule:
-    """A rule.
+    """A fusion or rewrite rule: patterns, and conditions under which they match.
 
     Attributes:
         name: shown in dumps and messages; an identifier.
