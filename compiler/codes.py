@@ -251,7 +251,10 @@ CODES: dict[str, Code] = {
     "OCC0604": Code(
         "the weights of a .occ text are missing", "The weights file that the text refers to has moved or changed."
     ),
-    "OCC0605": Code("a file cannot be written", "The output path cannot be written; nothing was left behind."),
+    "OCC0605": Code(
+        "a file cannot be written",
+        "The output path cannot be written, or has the name of another kind of file; nothing was left behind.",
+    ),
     "OCC0606": Code(
         "the build takes too long",
         "The build took longer than --timeout. Use a larger one, or leave it out.",

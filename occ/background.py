@@ -51,7 +51,7 @@ def check_buildable(model: Source, settings: Settings) -> None:
         CompileError: OCC0603 the model is a text, or has rules that are not files.
     """
     if is_text(model):
-        message = 'specialise="background" needs an ONNX file, not a text'
+        message = 'specialise="background" needs an ONNX model, not a text'
         raise error("OCC0603", message, help="compile the .onnx file")
     if any(not isinstance(r, (str, os.PathLike)) for r in settings.rules):
         message = 'specialise="background" takes rules as paths of rule files, which another process can load'

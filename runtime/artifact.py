@@ -30,9 +30,8 @@ from occ.runtime.members import ALSO, LIBRARY, MANIFEST, WEIGHTS, Members, Neste
 _DATE = (1980, 1, 1, 0, 0, 0)  # the earliest date in a zip
 _PADDING_ID = 0xD935  # extra field for alignment, as Android's zipalign writes it
 # Names of what models are read from: none of their readers would expect an artifact.
-# Suffixes of models, and of libraries that `occ build --emit` writes.
-_LIBRARIES = {".a": "static", ".so": "shared"}
 _MODELS = {".onnx", ".ort", ".pt2", ".pb", ".gguf", ".safetensors"}
+_LIBRARIES = {".a": "static", ".so": "shared"}  # by suffix, what `occ build --emit` writes
 
 
 def check_name(path: Path) -> None:

@@ -37,7 +37,7 @@ _TAIL = "-no_runtime"  # the rest says how kernels are called, not where they ru
 @lru_cache
 def flags() -> frozenset[str]:
     """Flags of the processor; empty if the system does not report them."""
-    first = next(iter(processors()), {})
+    first = next((p for p in processors() if "flags" in p or "Features" in p), {})
     return frozenset(first.get("flags", first.get("Features", "")).split()) - _denied()
 
 

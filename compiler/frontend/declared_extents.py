@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from math import prod
 
 from onnx import GraphProto, NodeProto, ValueInfoProto
+
+_MOST = 1 << 53  # elements of a slice: no memory has more, so that what declares them is wrong
 
 
 def declared_extents(node: NodeProto, body: GraphProto) -> tuple[tuple[int, ...], ...] | None:
@@ -28,7 +31,7 @@ def _declared(name: str, infos: Mapping[str, ValueInfoProto], copied: Mapping[st
         found = found or [0] * len(dims)
         if len(dims) == len(found):
             found = [a or b for a, b in zip(found, dims, strict=True)]
-    return tuple(found)
+    return tuple(found) if prod(max(d, 1) for d in found) <= _MOST else (0,) * len(found)
 
 
 def _sources(name: str, copied: Mapping[str, str]) -> Iterator[str]:

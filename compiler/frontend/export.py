@@ -18,6 +18,7 @@ from occ.compiler.ir.layout import unpack
 from occ.compiler.ir.liveness import captured_values
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region, Value, Weight
+from occ.compiler.ir.ops.fold import IN_OUTPUT_SHAPE
 from occ.compiler.ir.types import OptionalType, SequenceType, TensorType, Type
 
 STAGES = ("imported", "inferred", "canonical", "fused", "layout")
@@ -142,7 +143,7 @@ class _Exporter:
         self._import(op)
         operands = op.operands[: len(op.operands) - op.attrs.get("captures", 0)]
         inputs = ["" if v is None else names.of[v] for v in operands]
-        own = ("captures", DECLARED)
+        own = ("captures", DECLARED, IN_OUTPUT_SHAPE)
         attrs = {k: self._attr(op, v, names) for k, v in op.attrs.items() if v is not None and k not in own}
         outputs = [names.add(r) for r in op.results]
         node = helper.make_node(name, inputs, outputs, domain=domain, **attrs)

@@ -12,6 +12,7 @@ import numpy as np
 
 from occ.compiler.frontend.node import Node, UpgradeStep
 from occ.compiler.ir import dtype as dt
+from occ.compiler.ir.ops.fold import IN_OUTPUT_SHAPE
 from occ.compiler.ir.types import TensorType
 
 
@@ -173,12 +174,7 @@ def _max_unpool(n: Node) -> None:
     maker = None if indices is None else indices.defining_op
     if x is None or shape is None or maker is None or maker.name != "MaxPool" or indices is not maker.results[1]:
         return
-    flat, one = n.constant(np.array([-1])), n.constant(np.zeros(1, np.float32))
-    count = n.emit("ReduceProd", [shape], {"keepdims": 1})
-    zeros = n.emit("Expand", [n.emit("CastLike", [one, x], {}), count], {})
-    rows = [n.emit("Reshape", [v, flat], {}) for v in (indices, x)]
-    n.operands = [n.emit("ScatterElements", [zeros, *rows], {"axis": 0}), shape]
-    n.name, n.attrs = "Reshape", {}
+    n.attrs[IN_OUTPUT_SHAPE] = 1
 
 
 # operator -> ((version, rule), ...): the rule applies to nodes whose schema is older than the version
@@ -228,15 +224,15 @@ def _step_of_one(n: Node) -> None:
         n.put(2, one if start.type is not None else n.emit("CastLike", [one, start], {}))
 
 
-# Operators equivalent to others: onnxruntime's quantiser writes two for types that old operator sets lack, one was
-# renamed, and some predate those of ONNX and were written by torch exporters; one was experimental in ONNX. Those have
-# another form, and a rule follows.
 def _wide_indices(n: Node) -> None:
     """Indices may be i32."""
     if len(n.operands) > 1:
         n.operands[1] = n.emit("Cast", [n.operands[1]], {"to": dt.I64})
 
 
+# Operators equivalent to others: onnxruntime's quantiser writes two for types that old operator sets lack, one was
+# renamed, and some predate those of ONNX and were written by torch exporters; one was experimental in ONNX. Those have
+# another form, and a rule follows.
 SAME: dict[str, tuple[str, UpgradeStep | None]] = {
     "DynamicSlice": ("Slice", None),
     "com.microsoft.QuantizeLinear": ("QuantizeLinear", None),

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.interp.evaluate import run as run_te
-from occ.compiler.interp.value_types import type_problem
+from occ.compiler.interp.value_types import is_of_a_run, type_problem
 from occ.compiler.ir.build_te import build_te, is_literal
 from occ.compiler.ir.builder import GraphBuilder, expand_composite
 from occ.compiler.ir.deferred import is_deferred
@@ -73,7 +73,9 @@ class Interpreter:
             _take_sizes(op, found, dims)
             for value, x in zip(op.results, found, strict=True):
                 if text := type_problem(x, value.type, dims):
-                    raise RunError("OCC0901", f"node `{op.loc}` ({op.name}) gave {text} for `{value.name}`")
+                    of_data = text.startswith("extents") and is_of_a_run(value.type)  # what a user gives decides them
+                    code = "OCC0503" if of_data else "OCC0901"
+                    raise RunError(code, f"node `{op.loc}` ({op.name}) gave {text} for `{value.name}`")
                 env[value] = x
                 _bind(value, x, dims)
             for v in op.inputs:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from occ.compiler.ir.dim import evaluate, symbols
+from occ.compiler.ir.dim import Dim, Sym, evaluate, symbols
 from occ.compiler.ir.dtype import STR
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 
@@ -44,10 +44,21 @@ def _tensor_problem(x: Any, type_: TensorType, dims: Mapping[str, int]) -> str:
         return f"an element of {type(wrong[0]).__name__} instead of {type_}"
     if type_.shape is None:
         return ""
-    known = [
-        evaluate(d, dims) if symbols(d).keys() <= dims.keys() else n
-        for d, n in zip(type_.physical, x.shape, strict=False)
-    ]
-    if x.ndim != len(type_.physical) or known != [*x.shape]:
+    if x.ndim != len(type_.physical) or _expected(type_.physical, x.shape, dims) != [*x.shape]:
         return f"extents {[*x.shape]} instead of {type_}"
     return ""
+
+
+def _expected(stated: Sequence[Dim], shape: Sequence[int], dims: Mapping[str, int]) -> list[int]:
+    """The stated extents, with those of `shape` for sizes that nothing shows yet: the first of equal ones decides."""
+    known, made = dict(dims), list[int]()
+    for d, n in zip(stated, shape, strict=True):
+        if isinstance(d, Sym) and d.is_symbol:
+            known.setdefault(str(d), n)
+        made.append(evaluate(d, known) if symbols(d).keys() <= known.keys() else n)
+    return made
+
+
+def is_of_a_run(type_: Type | None) -> bool:
+    """Whether only a run shows the extents of a tensor."""
+    return isinstance(type_, TensorType) and type_.shape is not None and any(symbols(d) for d in type_.physical)

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from occ.compiler.ir.op import Op
 
-DECLARED = (
-    "declared_extents"  # of the slices of each stacked result, as a file states them; 0 for those that it does not
-)
+# An attribute: the extents of the slices of each stacked result, as a file declares them; 0 for those that it does not.
+DECLARED = "declared_extents"
 
 
 def empty_shapes(op: Op, ranks: Sequence[int]) -> list[tuple[int, ...]]:

@@ -99,7 +99,7 @@ _FUNCTIONS = {"//": "quotient", "min": "least", "max": "most"}
 
 
 def c_type(info: TensorInfo) -> str:
-    return ELEMENT_TYPES[info.dtype].c
+    return ELEMENT_TYPES[info.dtype].c or "uint8_t"
 
 
 _IN_MEMORY = """/* Opens the model with weights in memory, which must stay unchanged until occ_close. Weights at an address that is not a

@@ -58,7 +58,11 @@ class _Two(click.Command):
 @click.option(
     "--every-node", is_flag=True, help="Compare the results of each node too; the first that differs is listed first."
 )
-@click.option("--node", metavar="RE", help="Compare only nodes whose names or results match this regular expression.")
+@click.option(
+    "--node",
+    metavar="RE",
+    help="Compare the results of the nodes whose names or results match this regular expression, too.",
+)
 @click.option("--simulate", is_flag=True, help="Run the device parts of an Ascend target on the simulator.")
 @click.option(
     "--dump",

@@ -77,7 +77,7 @@ class _Running:
     type=Whole(0),
     default=0,
     show_default=True,
-    help="Seed of the random inputs that replace missing ones.",
+    help="Seed of the random inputs that are used if none are given.",
 )
 @click.option("--profile", "profiled", is_flag=True, help="Print the time of each kernel instead of the outputs.")
 @click.option(

@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
+from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeGuard, cast
 
@@ -68,13 +69,16 @@ class LanguageModel:
     _new_drafts: Callable[[], Drafts] | None = None
     _kinds: ClassVar[list[tuple[Callable[[Path], bool], type[LanguageModel]]]] = []
 
-    def __init_subclass__(cls, *, opens: Callable[[Path], bool], **how: Any) -> None:
-        """A kind of language models, of the folders for which `opens` is true."""
+    def __init_subclass__(cls, *, opens: Callable[[Path], bool] | None = None, **how: Any) -> None:
+        """A kind of language models, which `LanguageModel` opens the folders with for which `opens` is true."""
         super().__init_subclass__(**how)
-        LanguageModel._kinds.append((opens, cls))
+        if opens is not None:
+            LanguageModel._kinds.append((opens, cls))
 
     def __new__(cls, path: str | os.PathLike[str], *_: Any, **__: Any) -> Self:
         """A model of the kind that opens the folder: a `TextToText` if it also has an encoder."""
+        if cls is LanguageModel:
+            import_module("occ.generation.text_to_text")  # a kind, which imports this module
         kinds = (kind for opens, kind in LanguageModel._kinds if cls is LanguageModel and opens(Path(path)))
         return super().__new__(cast(Any, next(kinds, cls)))
 

@@ -97,7 +97,7 @@ def emit(
 
     Raises:
         CompileError: OCC0101, OCC0102 the model cannot be read; OCC0301 occ has code for no group of it; OCC0404 there
-            is not a `atc`.
+            is no `atc`.
     """
     whole, folder = loaded(model)
     source = Path(model) if isinstance(model, (str, os.PathLike)) and not (dims or shapes) else None

@@ -50,7 +50,7 @@ class _Operand:
         handle: what is there is the number of a value: a sequence, an optional, a map, texts, a tensor of unknown rank.
         rank: of a tensor; 0 of values of which that is not known.
         fixed: it is a constant.
-        count: how many numbers describe it: extents, and strides where it does not be dense.
+        count: how many numbers describe it: extents, and strides if it may not be dense.
     """
 
     dtype: np.dtype[Any]

@@ -79,7 +79,7 @@ std::shared_ptr<Event> begin_of(const onnxMemoryFenceV1 &fence) {
         return now;
     }
     auto event = state().events.find(fence.event);
-    if (!event) throw Failure{ONNXIFI_STATUS_INVALID_EVENT, "the input fence has no event"};
+    if (!event) throw Failure{ONNXIFI_STATUS_INVALID_EVENT, "the event of the input fence is unknown"};
     return event;
 }
 

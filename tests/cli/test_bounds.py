@@ -155,9 +155,9 @@ def test_build_in_native_code_ends_too() -> None:
     code = """
 import ctypes, signal
 from occ.cli import resource_limits
-bounds._GRACE = 0.5
+resource_limits._GRACE = 0.5
 signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGALRM])
-with bounds.bounded(0.5, None):
+with resource_limits.bounded(0.5, None):
     ctypes.CDLL(None).sleep(3600)
 """
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from occ.compiler.diagnostics import error
 from tools.fuzz import large_sizes
 from tools.fuzz.campaign import campaign, counts
 from tools.fuzz.large_graphs import large
@@ -15,7 +16,7 @@ SEEDS = range(3000, 3024)
 def test_large_sizes_are_right(tmp_path: Path) -> None:
     made = campaign(LargeSizes(tmp_path), tmp_path / "s.json", [SEEDS], float("inf"), lambda *_: None)
     assert not made.faults, counts(made)
-    assert made.cases.total() > len(SEEDS) / 2
+    assert made.outcomes["right: graph"] > len(SEEDS) / 2, "most are planned, not refused"
 
 
 def test_graph_of_a_seed_is_always_the_same_and_large() -> None:
@@ -31,6 +32,18 @@ def test_another_shape_is_found(monkeypatch) -> None:
     end = g.ends()[0]
     monkeypatch.setattr(large_sizes, "_known", lambda model: {end: [(5, 4, 3, 2, 1, 0)]})
     assert {kind.split(": ")[-1] for kind, _ in problems(g)} == {"another shape"}
+
+
+def test_refusal_that_is_not_expected_is_found(monkeypatch) -> None:
+    g = next(g for g in map(large, SEEDS) if g.nodes)
+
+    def refused(*_: object) -> None:
+        raise error("OCC0301", "there is no such operator")
+
+    monkeypatch.setattr(large_sizes, "_planned", refused)
+    codes: list[str] = []
+    assert {kind.split(": ")[-1] for kind, _ in problems(g, codes)} == {"refused"}
+    assert set(codes) == {"OCC0301"}
 
 
 def test_internal_error_and_cost_are_found(monkeypatch) -> None:

@@ -102,7 +102,7 @@ def test_another_adapter_is_another_build(tmp_path: Path) -> None:
     ("settings", "said"),
     [
         ({"use_dora": True}, "use_dora"), ({"bias": "all"}, "bias=all"), ({"modules_to_save": ["lm_head"]}, "modules_to_save"),
-        ({"peft_type": "IA3"}, "no LoRA"), ({"lora_alpha": "much"}, "much"),
+        ({"peft_type": "IA3"}, "not belong to a LoRA"), ({"lora_alpha": "much"}, "much"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_added_is_named(settings: dict[str, Any], said: str, tmp_path: Path) -> None:

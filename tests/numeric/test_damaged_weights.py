@@ -149,7 +149,7 @@ def test_one_part_of_several_is_refused(file: Path, tmp_path: Path) -> None:
     ("changed", "said"),
     [
         ({"model_type": "bert"}, "`bert`"),
-        ({"vision_config": {}}, "pictures"),
+        ({"vision_config": {}}, "images"),
         ({"quantization_config": {"quant_method": "awq"}}, "awq"),
         ({"num_hidden_layers": None}, "`num_hidden_layers` of config.json is missing"),
         ({"num_hidden_layers": 2_000_000_000}, "2000000000 layers"),

@@ -117,3 +117,12 @@ def test_folders_that_lack_something_are_refused_before_anything_is_built(tmp_pa
     (folder / "config.json").write_text(json.dumps([]))
     with pytest.raises(occ.RunError, match=r"config\.json"):
         occ.LanguageModel(folder)
+
+
+def test_a_user_may_derive_a_kind_of_language_models() -> None:
+    class Mine(occ.LanguageModel):
+        pass
+
+    assert not any(kind is Mine for _, kind in occ.LanguageModel._kinds), (
+        "only what says which folders it opens is found"
+    )

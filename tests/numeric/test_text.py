@@ -90,5 +90,5 @@ def test_templates_have_what_those_of_transformers_have(file: Path) -> None:
 
 def test_a_file_that_is_no_tokenizer_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(occ.RunError, match="no tokenizer"):
+    with pytest.raises(occ.RunError, match="not a tokenizer"):
         Tokenizer(tmp_path / "tokenizer.json")

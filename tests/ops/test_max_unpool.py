@@ -29,3 +29,22 @@ def test_what_was_pooled_is_put_back(shape: tuple[int, ...], taps: int, stride: 
     session = occ.compile(model, target=target, options={"optimize": "1"} if target == "cpu" else {})
     np.testing.assert_array_equal(session.run(feeds)["y"], runtime.run(None, feeds)[0], strict=True)
     assert np.count_nonzero(session.run(feeds)["y"]) > 2
+
+
+@pytest.mark.parametrize(
+    ("shape", "said"),
+    [
+        ([50], "has 1 entries for rank 4"),
+        ([1, 2, 5, 5, 1], "has 5 entries for rank 4"),
+        ([1, 3, 5, 5], "batches and channels"),
+        ([1, 2, 2, 2], "less than the"),
+    ],
+)
+def test_shapes_that_onnxruntime_refuses_too(shape: list[int], said: str) -> None:
+    window = "<kernel_shape = [2, 2], strides = [2, 2]>"
+    model = model_of(f"""g (float[1, 2, 5, 5] x) => (float y) {{
+        s = Constant <value_ints = {shape}> () p, i = MaxPool {window} (x) y = MaxUnpool {window} (p, i, s)
+    }}""")  # fmt: skip
+    model.graph.output[0].type.tensor_type.ClearField("shape")
+    with pytest.raises(occ.CompileError, match=f"`output_shape` of `MaxUnpool`.*{said}"):
+        occ.compile(model, "interp")

@@ -7,6 +7,8 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import occ
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
 
 TYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "uint64")
 TARGETS = ("interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain))
@@ -138,6 +140,16 @@ def test_all_of_an_axis_of_any_length(target: str) -> None:
         x = values("float32", 2, max(n, 8))[:, :n]
         x[:, ::91] = np.nan
         check_top(session, x, n, 1, largest=1)
+
+
+def test_rows_that_may_be_short_are_not_sorted_in_blocks() -> None:
+    """A block has 256 elements: rows of eight would take two hundred times as long."""
+    text = """<ir_version: 10, opset_import: ["": 21]> g (float[a, n] x) => (float[a, n] y, int64[a, n] i) {
+        k = Shape <start = 1> (x)
+        y, i = TopK (x, k)
+    }"""
+    made = Compilation(onnx.parser.parse_model(text), Settings("cpu-jit", cache=False)).advance("lowered")
+    assert not [s.name for f in made.te.values() for s in f.stages if 256 in s.shape]
 
 
 @pytest.mark.thinned

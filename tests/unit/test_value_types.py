@@ -73,3 +73,17 @@ def test_tensors_within_an_optional_have_the_extents_of_the_input() -> None:
         for x in (np.ones(3, np.float32), np.ones((1, 5), np.float32)):
             with pytest.raises(occ.RunError, match=r"OCC0501.*the model takes \[5\] there"):
                 compiled.run({"x": x})
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_an_element_whose_extents_differ_where_they_must_not_is_refused(target: str) -> None:
+    """`MatMul(a, a)` shows that the element is square."""
+    m = parser.parse_model(
+        """<ir_version: 8, opset_import: ["" : 17]> g (seq(float[n, k]) s) => (float[p, q] y)
+        <int64 zero = {0}> { a = SequenceAt(s, zero) y = MatMul(a, a) }"""
+    )
+    session = occ.compile(m, target)
+    x = np.arange(4, dtype=np.float32).reshape(2, 2)
+    np.testing.assert_allclose(session.run({"s": [x]})["y"], x @ x)
+    with pytest.raises(occ.RunError, match="OCC0503.*SequenceAt"):
+        session.run({"s": [np.ones((2, 3), np.float32)]})

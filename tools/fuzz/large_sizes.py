@@ -30,10 +30,16 @@ from tools.fuzz.oracle import options
 SECONDS = 20  # of a processor for all that is done with one graph; most take half of one
 MEMORY = 6 << 30  # bytes that a process may ask for: none may make a tensor of such a graph
 INTERNAL = ("OCC0403", "OCC0901", "OCC0902")
+# Refusals of such graphs: windows and blocks that do not fit, and more elements than a kernel counts.
+EXPECTED = ("OCC0202", "OCC0206", "OCC0309")
 
 
-def problems(g: Large) -> list[tuple[str, str]]:
-    """What is wrong with what is inferred, lowered and planned of a graph: a kind and a text each."""
+def problems(g: Large, refusals: list[str] | None = None) -> list[tuple[str, str]]:
+    """What is wrong with what is inferred, lowered and planned of a graph: a kind and a text each.
+
+    Args:
+        refusals: receives the codes of errors by which a form of the graph is refused.
+    """
     found, ends, began = [], g.ends(), time.process_time()
     known = _known(g.model(ends))
     refused = set[str]()
@@ -45,6 +51,10 @@ def problems(g: Large) -> list[tuple[str, str]]:
             except CompileError as e:
                 if e.diagnostics[0].code in INTERNAL:
                     found.append((f"{form}: {e.diagnostics[0].code}", str(e)))
+                elif e.diagnostics[0].code not in EXPECTED:
+                    found.append((f"{form}: refused", str(e)))
+                if refusals is not None:
+                    refusals.append(e.diagnostics[0].code)
                 refused.add(target)  # a window that does not fit, for one: symbols leave that to the run
                 continue
             except Exception as e:
@@ -116,12 +126,13 @@ class LargeSizes:
         for seed in range(first, last):
             say({"seed": seed})
             g = large(seed)
-            found = problems(g) if g.nodes else []
+            refusals: list[str] = []
+            found = problems(g, refusals) if g.nodes else []
             if found:
                 self.folder.mkdir(parents=True, exist_ok=True)
                 onnx.save(g.model(g.ends()), self.folder / f"large-{seed}.onnx")
             say({
                 "cases": ["graph"] if g.nodes else [],
-                "outcomes": [f"{(len(found) and 'wrong') or 'right'}: graph"],
+                "outcomes": [f"{(found and 'wrong') or (refusals and f'refused {refusals[0]}') or 'right'}: graph"],
                 "faults": [(kind, f"large-{seed}", text[:900]) for kind, text in found],
             })  # fmt: skip

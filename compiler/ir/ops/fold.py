@@ -13,7 +13,6 @@ from occ.compiler.ir.ops.movement import static_dims, static_ints, unflatten
 from occ.compiler.ir.shape import at_least, equal_dims, equal_part, normalize_axes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import cast, equal, literal, where, wrap
-from occ.compiler.ir.te.function import Tensor
 
 
 @op("Col2Im", static=("image_shape", "block_shape"), rank=lambda x, size, *_, a: plus(2, length(size)))
@@ -66,6 +65,9 @@ class Col2Im:
         return acc if acc.dtype == x.dtype else t.map(shape, lambda *i: cast(x.dtype, acc[i]), name="narrow")
 
 
+IN_OUTPUT_SHAPE = "in_output_shape"  # an attribute: positions count in `output_shape`, not in the default shape
+
+
 @op("MaxUnpool", static=("output_shape",), rank=same)
 class MaxUnpool:
     """Each element at the flat position that MaxPool recorded for it; zeros elsewhere (ONNX MaxUnpool)."""
@@ -78,33 +80,39 @@ class MaxUnpool:
             raise Invalid(f"`MaxUnpool`: kernel, strides or pads do not fit {n} spatial axes", code="OCC0107")
         inner = tuple((x.shape[2 + k] - 1) * strides[k] - pads[k] - pads[n + k] + kernel[k] for k in range(n))
         shape = (*x.shape[:2], *inner)
-        size = product(shape)
         if indices.rank != x.rank:
             raise Invalid(f"`MaxUnpool`: indices of {show_shape(indices.shape)} for data of {show_shape(x.shape)}")
         for given, extent in zip(indices.shape, x.shape, strict=True):
             equal_dims(given, extent, "`MaxUnpool`: the shapes of data and indices")
+        stated = None if output_shape is None else static_dims("MaxUnpool", "output_shape", output_shape)
+        rest = () if stated is None else _rest(shape, stated)
+        padded = stated is not None and not getattr(a, IN_OUTPUT_SHAPE, 0)
+        into = shape if stated is None or padded else stated
+        size = product(into)
         t.check(
             x.shape,
             lambda *i: (indices[i] >= 0) & (indices[i] < wrap(size)),
             "`MaxUnpool` has an index outside of the output",
         )
         whole = t.scatter(
-            shape,
+            into,
             lambda *i: literal(0, x.dtype),
             x.shape,
-            lambda *u: unflatten(indices[u], shape),
+            lambda *u: unflatten(indices[u], into),
             lambda *u: x[u],
         )
-        if output_shape is None:
-            return whole
-        return t.pad(whole, (0,) * x.rank, _rest(whole, static_dims("MaxUnpool", "output_shape", output_shape)), 0)
+        return t.pad(whole, (0,) * x.rank, rest, 0) if padded else whole
 
 
-def _rest(x: Tensor, shape: tuple[Dim, ...]) -> tuple[Dim, ...]:
-    if len(shape) != x.rank:
-        raise Invalid(f"`output_shape` of `MaxUnpool` has {len(shape)} entries for rank {x.rank}")
-    what = f"`output_shape` of `MaxUnpool` is {show_shape(shape)}, less than the {show_shape(x.shape)} of the elements"
-    return tuple(at_least(n, m, what) - m for n, m in zip(shape, x.shape, strict=True))
+def _rest(shape: tuple[Dim, ...], stated: tuple[Dim, ...]) -> tuple[Dim, ...]:
+    """How much larger the stated shape is, of the same batches and channels."""
+    if len(stated) != len(shape):
+        raise Invalid(f"`output_shape` of `MaxUnpool` has {len(stated)} entries for rank {len(shape)}")
+    said = f"`output_shape` of `MaxUnpool` is {show_shape(stated)}"
+    for n, m in zip(stated[:2], shape[:2], strict=True):
+        equal_dims(n, m, f"{said}: batches and channels of the data")
+    what = f"{said}, less than the {show_shape(shape)} of the elements"
+    return tuple(at_least(n, m, what) - m for n, m in zip(stated, shape, strict=True))
 
 
 @op("CenterCropPad", static=("shape",), rank=same)

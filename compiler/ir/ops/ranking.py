@@ -59,7 +59,7 @@ class TopK:
         keys = sort_keys(t, x, largest=bool(a.largest))
         positions = _candidates(t, keys, axis, k)
         chosen = t.map(positions.shape, lambda *i: keys[_put(i, axis, positions[i])], name="chosen")
-        if upper(positions.shape[axis]) > _RANKED:
+        if lower(positions.shape[axis]) > _RANKED:  # rows of any length may be short, and are then ranked sooner
             sorted_ones = descending(t, chosen, axis)
             shape = tuple(k if j == axis else d for j, d in enumerate(x.shape))
             indices = t.map(shape, lambda *i: positions[_put(i, axis, sorted_ones[i])], name="indices")

@@ -220,9 +220,10 @@ def transposed_window(x: Tensor, w: Tensor, a: SimpleNamespace) -> Window:
         if a.output_shape or a.auto_pad in ("SAME_UPPER", "SAME_LOWER"):
             most = full - extra[k] + strides[k] - 1
             size: Dim = _stated_extent(a.output_shape, k, most, n) if a.output_shape else x.shape[2 + k] * strides[k]
-            total = full - size  # negative if the stride exceeds the kernel: then zeros are added at the end
+            total = full - size  # negative if the stride exceeds the kernel: then zeros are added around
             half = floordiv(total, 2)
-            before.append(dim.maximum(half if a.auto_pad == "SAME_UPPER" else total - half, 0))
+            first = half if a.auto_pad == "SAME_UPPER" else total - half
+            before.append(dim.maximum(first, 0) if a.output_shape else first)  # stated extents begin with the first tap
             after.append(total - before[-1])
             out.append(size)
         else:

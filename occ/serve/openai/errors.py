@@ -47,7 +47,7 @@ def add_errors(app: FastAPI) -> None:
 
     @app.exception_handler(HTTPException)
     async def other(_: Request, e: HTTPException) -> Response:  # pyright: ignore[reportUnusedFunction]
-        return ErrorResponse(e.status_code, str(e.detail))
+        return ErrorResponse(e.status_code, str(e.detail), "request_too_large" if e.status_code == 413 else None)
 
     @app.exception_handler(Exception)
     async def failed(_: Request, e: Exception) -> Response:  # pyright: ignore[reportUnusedFunction]

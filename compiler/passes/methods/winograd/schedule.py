@@ -109,9 +109,8 @@ class _Winograd:
             task = [share]
         out.reorder(lane, x_in, y_in, x_tile, y_tile, vectors, panel, near, far, *task, *reversed(batch))
         out.vectorize(lane)
-        if (
-            not self._stored
-        ):  # 16 copies of a sigmoid compile in 1.2 s, a loop in 0.5, and it is as fast (Sapphire Rapids)
+        # 16 copies of a sigmoid compile in 1.2 s, a loop in 0.5, and it is as fast (Sapphire Rapids).
+        if not self._stored:
             out.unroll(x_in).unroll(y_in)
         if task and one is None:
             out.parallel(out.fuse(far, *task))
