@@ -6,7 +6,6 @@ import pickle
 from pathlib import Path
 
 import numpy as np
-import onnxruntime
 import pytest
 from building import TARGETS, model_of, reference
 
@@ -29,15 +28,12 @@ def check(text: str, feeds: dict[str, np.ndarray], target: str, weights: dict[st
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("auto", ["SAME_UPPER", "SAME_LOWER"])
 def test_transposed_convolution_whose_stride_is_longer_than_its_kernel(auto: str, target: str) -> None:
-    """Zeros fill up the extents that ONNX demands, after the elements that onnxruntime has (docs/numerics.md)."""
+    """Pads below 0 were taken for 0, which moved the result by a row."""
     text = f"""g (float[1,1,3,2] x) => (float[a,b,c,d] y) {{
         y = ConvTranspose<auto_pad="{auto}", kernel_shape=[1,2], strides=[4,3]>(x, w)
     }}"""
     x = np.arange(6, dtype=np.float32).reshape(1, 1, 3, 2) + 1
-    model = model_of(text, {"w": np.array([[[[1.0, 10.0]]]], np.float32)})
-    (known,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
-    beyond = [(0, n - m) for n, m in zip((1, 1, 12, 6), known.shape, strict=True)]
-    np.testing.assert_allclose(occ.compile(model, target).run({"x": x})["y"], np.pad(known, beyond), rtol=1e-6)
+    check(text, {"x": x}, target, {"w": np.array([[[[1.0, 10.0]]]], np.float32)})
 
 
 @pytest.mark.parametrize("target", NATIVE)

@@ -75,9 +75,10 @@ def test_scan_of_nothing(axis: int, shape: tuple[int, ...], target: str) -> None
 @pytest.mark.parametrize("target", ["interp", "cpu-jit"])
 @pytest.mark.parametrize("declared", ["1099511627776, 1099511627776", "1, 4611686018427387904"])
 def test_extents_that_no_memory_has_are_as_if_undeclared(declared: str, target: str) -> None:
-    model = model_of(f"""g (int64 n, float[2] y) => (int64[a, b, c] s) {{
+    model = model_of(f"""g (int64 n, float[2] y) => (int64[a, b, c] s)
+        <bool t = {{1}}> {{
         s = Loop <body = b (int64 i, bool ci) => (bool co, int64[{declared}] so) {{
-            co = Identity (ci) so = NonZero (y) }}> (n, )
+            co = Identity (ci) so = NonZero (y) }}> (n, t)
     }}""", opset=17)  # fmt: skip
     session = occ.compile(model, target=target)
     assert session.run({"n": np.array(0), "y": np.ones(2, np.float32)})["s"].size == 0

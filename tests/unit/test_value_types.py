@@ -85,5 +85,5 @@ def test_an_element_whose_extents_differ_where_they_must_not_is_refused(target: 
     session = occ.compile(m, target)
     x = np.arange(4, dtype=np.float32).reshape(2, 2)
     np.testing.assert_allclose(session.run({"s": [x]})["y"], x @ x)
-    with pytest.raises(occ.RunError, match="OCC0503.*SequenceAt"):
+    with pytest.raises(occ.RunError, match=r"OCC0503.*SequenceAt"):
         session.run({"s": [np.ones((2, 3), np.float32)]})
