@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from occ.compiler.passes.rules.declare import fusion, rewrite
     from occ.compiler.targets.target import Target
     from occ.generation.embedding import EmbeddingModel, Reranker, embed, rerank
-    from occ.generation.language_model import LanguageModel
+    from occ.generation.model_kinds import LanguageModel
     from occ.generation.transcriber import Transcriber, transcribe
     from occ.loading import load
     from occ.quantization.quantize import quantize
@@ -51,7 +51,7 @@ _NAMES = {  # names by the module that defines them, imported on first use
     "occ.compiler.passes.rules.declare": "fusion rewrite",
     "occ.compiler.targets.target": "Target",
     "occ.generation.embedding": "EmbeddingModel Reranker embed rerank",
-    "occ.generation.language_model": "LanguageModel",
+    "occ.generation.model_kinds": "LanguageModel",
     "occ.generation.transcriber": "Transcriber transcribe",
     "occ.loading": "load",
     "occ.quantization.quantize": "quantize",

@@ -113,7 +113,8 @@ def command(
     DIR has model.onnx and tokenizer.json, as the exporters of onnxruntime-genai, optimum and transformers.js write
     them, or config.json and model.safetensors, as transformers does; or it is a .gguf file.
     """
-    from occ.generation.language_model import LanguageModel, Prompt
+    from occ.generation.language_model import Prompt
+    from occ.generation.model_kinds import LanguageModel
 
     if bool(prompts) == bool(tokens):
         raise click.UsageError("use either --prompt TEXT or --tokens ID,ID,...")

@@ -163,7 +163,7 @@ def _serve_language_model(
     try:
         import uvicorn
 
-        from occ.generation.language_model import LanguageModel
+        from occ.generation.model_kinds import LanguageModel
         from occ.serve.openai.app import ServerSettings, create_app
     except ModuleNotFoundError as e:
         raise _missing(e.name, "serve") from None

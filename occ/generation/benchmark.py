@@ -15,7 +15,7 @@ import numpy as np
 from occ.benchmark import PAUSE, Timing, timing
 from occ.compiler.targets.default import DEFAULT
 from occ.generation.folder import Folder
-from occ.generation.language_model import LanguageModel
+from occ.generation.model_kinds import LanguageModel
 from occ.generation.open import find_or_build
 from occ.generation.peer_process import PeerProcess
 from occ.generation.peer_runtimes import PEER_RUNTIMES, CannotGenerate

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from importlib import import_module
 from pathlib import Path
 from typing import Any, ClassVar, Literal, Self, TypeGuard, cast
 
@@ -76,9 +75,7 @@ class LanguageModel:
             LanguageModel._kinds.append((opens, cls))
 
     def __new__(cls, path: str | os.PathLike[str], *_: Any, **__: Any) -> Self:
-        """A model of the kind that opens the folder: a `TextToText` if it also has an encoder."""
-        if cls is LanguageModel:
-            import_module("occ.generation.text_to_text")  # a kind, which imports this module
+        """A model of the kind that opens the folder (`model_kinds`): a `TextToText` if it also has an encoder."""
         kinds = (kind for opens, kind in LanguageModel._kinds if cls is LanguageModel and opens(Path(path)))
         return super().__new__(cast(Any, next(kinds, cls)))
 

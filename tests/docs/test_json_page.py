@@ -28,6 +28,7 @@ COMMANDS = {
     "`occ report`": "report MODEL -t cpu-jit --against none",
     "`occ targets`": "targets",
     "`occ ops`": "ops Relu",
+    "`occ ops --where`": "ops Relu --where",
     "`occ rules`": "rules MODEL",
     "`occ rules --schedule`": "rules --schedule",
     "`occ rules --schedule --why KERNEL`": "rules --schedule MODEL -t cpu --why node_relu",
