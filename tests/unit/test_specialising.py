@@ -189,7 +189,7 @@ def test_closing_ends_a_build(tmp_path, monkeypatch):
 
 
 def test_what_another_process_cannot_build_is_refused():
-    with pytest.raises(CompileError, match="needs an ONNX file"):
+    with pytest.raises(CompileError, match="needs an ONNX model"):
         occ.compile(occ.dump(mlp(), "canonical", "cpu-jit"), "cpu-jit", specialise="background")
     with pytest.raises(CompileError, match="paths of rule files"):
         occ.compile(mlp(), "cpu-jit", specialise="background", rules=[object()])
