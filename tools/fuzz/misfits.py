@@ -331,6 +331,10 @@ LAX: dict[str, tuple[str, str]] = {
         "pads below 0, which add zeros",
     ),
     "com.microsoft.GroupQueryAttention": ("", "angles of more positions than are needed"),
+    "Compress": (
+        "input|condition",
+        "a condition longer than the axis, as onnxruntime takes it and onnx.reference does not",
+    ),
 }
 
 
