@@ -75,7 +75,7 @@ def test_products_of_blocks(bits: int, zeros: bool, kind: str) -> None:
     model, matrix = blocks(bits, 4, zeros=zeros)
     for rows in (1, 3, 17):
         x = whole_numbers(rows)
-        np.testing.assert_allclose(run(model, {"x": x}, kind), x @ matrix, rtol=1e-5, atol=1e-1)
+        np.testing.assert_allclose(run(model, {"x": x}, kind), x @ matrix, rtol=0, atol=0.5)
 
 
 @pytest.mark.thinned

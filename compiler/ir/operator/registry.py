@@ -1,4 +1,4 @@
-"""The operators of one compilation by name: those of the folder `ir/ops`, and those that users bring."""
+"""The registry of operators: the built-in ones by name, and those that users add for one compilation."""
 
 from __future__ import annotations
 

@@ -122,6 +122,7 @@ def create_app(
         )
     add_errors(made)
     _add_routes(made, settings, state, metrics)
+    _add_encoder_routes(made, state)
     return made
 
 
@@ -248,6 +249,10 @@ def _add_routes(app: FastAPI, settings: ServerSettings, state: State, metrics: M
     @app.post("/v1/responses")
     async def responses(asked: ResponseRequest, request: Request) -> Any:  # pyright: ignore[reportUnusedFunction]
         return await answering(request).response(asked)
+
+
+def _add_encoder_routes(app: FastAPI, state: State) -> None:
+    """Routes that generate nothing: vectors, ranks and tokens."""
 
     @app.post("/v1/embeddings")
     async def embeddings(asked: EmbeddingRequest) -> Any:  # pyright: ignore[reportUnusedFunction]
