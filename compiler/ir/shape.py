@@ -225,6 +225,7 @@ def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -
 
     Raises:
         Invalid: the element counts differ, or the request is contradictory.
+        Unresolved: whether an extent is 0, and copies another, depends on data.
     """
     if sum(1 for d in asked if d == -1) > 1:
         raise Invalid(f"`Reshape` to {show_shape(asked)}: more than one -1")
@@ -237,8 +238,10 @@ def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -
                 raise Invalid(f"`Reshape` copies extent {k} of a tensor of rank {len(x)}")
             result.append(x[k])
         else:
-            if not allowzero:
-                _copies_nothing(d, x[k] if k < len(x) else 1)
+            if not allowzero and may_copy(d, copied := x[k] if k < len(x) else 1):
+                if k < len(x) and depends_on_data(d):
+                    raise Unresolved("Reshape", "shape")
+                assume_equal(maximum(d, minimum(1, copied)), d)
             result.append(d)
     total = product(x)
     if -1 in result:
@@ -260,14 +263,13 @@ def reshape_target(x: Sequence[Dim], asked: Sequence[Dim], *, allowzero: bool) -
     return tuple(result)
 
 
-def _copies_nothing(d: Dim, copied: Dim) -> None:
-    """Assume that the extent `d` of a Reshape is not 0, unless the copied extent is 0."""
+def may_copy(d: Dim, copied: Dim) -> bool:
+    """Whether the extent `d` of a Reshape may be a 0 that stands for another extent, `copied`."""
     if d == -1 or is_positive(d):
-        return
+        return False
     parts = terms_of(d)
     root = monomial(*((atom, 1) for atom, _ in parts[0][0])) if len(parts) == 1 else d  # it is 0 if `d` is
-    if copied != 0 and exact_quotient(copied, root) is None:
-        assume_equal(maximum(d, minimum(1, copied)), d)
+    return copied != 0 and exact_quotient(copied, root) is None
 
 
 def show_shape(shape: Sequence[Dim]) -> str:

@@ -9,18 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from functools import reduce
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.access import access
-from occ.compiler.ir.deferred import MOST_AXES
-from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, minimum, product, substitute
+from occ.compiler.ir.deferred import MOST_AXES, has_unknown_rank
+from occ.compiler.ir.dim import Dim, Sym, substitute
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value
-from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, LARGEST, is_defined_by_step, on_axes
+from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, on_axes
 from occ.compiler.ir.rewriter import Rewriter
-from occ.compiler.ir.shape import depends_on_data, normalize_axes
+from occ.compiler.ir.shape import depends_on_data, may_copy, normalize_axes
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.infer.known_elements import Known
 
@@ -39,10 +38,18 @@ def decide(m: Module, known: Known) -> bool:
 def resolve_broadcasts(m: Module, known: Known) -> bool:
     """Define run-time sizes for ops whose broadcast is unknown, once all other sizes are known.
 
+    So too for a Reshape to sizes of which a 0 copies an extent.
+
     `%y = Add(%a, %b)`
     --> `sizes(common_shape(%a, %b)) {defines=[dim<_u0>]}  %y = Add(spread(%a, _u0), spread(%b, _u0))`
     """
-    return _replaced(m, known, lambda op: _expand if _may_spread(op, known) else _alike if _is_unlike(op) else None)
+
+    def rule(op: Op) -> Rule | None:
+        if _may_copy(op, known):
+            return _reshape
+        return _expand if _may_spread(op, known) else _alike if _is_unlike(op) else None
+
+    return _replaced(m, known, rule)
 
 
 def _replaced(m: Module, known: Known, choose: Callable[[Op], Rule | None]) -> bool:
@@ -75,6 +82,17 @@ def _may_spread(op: Op, known: Known) -> bool:
         return False
     asked = known.elements(op.inputs[1])
     return bool(asked) and _differ([op.inputs[0].tensor.dims, asked])
+
+
+def _may_copy(op: Op, known: Known) -> bool:
+    """Whether a size of the run, where it is 0, makes a Reshape copy another extent."""
+    if op.name != "Reshape" or op.a.allowzero or has_unknown_rank(op):
+        return False
+    asked = known.elements(op.inputs[1]) or ()
+    return any(
+        isinstance(d, Sym) and depends_on_data(d) and may_copy(d, n)
+        for d, n in zip(asked, op.inputs[0].tensor.dims, strict=False)
+    )
 
 
 def _is_unlike(op: Op) -> bool:
@@ -228,59 +246,8 @@ def _constant_of_shape(d: _Decision) -> Value | None:
     return None if shape is None else d.b.ConstantOfShape(shape, value=d.op.a.value)
 
 
-_FEW = 1 << 20  # elements, for which memory suffices whatever shape a Reshape gives them
-
 Rule = Callable[[_Decision], Value | None]
 _RULES: Mapping[str, Rule] = {
     "Slice": _slice, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _tile,
     "ConstantOfShape": _constant_of_shape,
 }  # fmt: skip
-
-
-def set_size_bounds(m: Module, known: Known) -> None:
-    """Record the upper bound of each symbol at its `sizes` op; native code allocates that much."""
-    most: dict[str, Dim] = {}
-    for op in m.walk():
-        for d, bound in _bounds(op, known):
-            if is_defined_by_step(d):
-                most[str(d)] = minimum(most[str(d)], bound) if str(d) in most else bound
-    for op in m.walk():
-        if op.name == DECIDED:
-            op.attrs["upper_bounds"] = tuple(most.get(str(d), LARGEST) for d in op.attrs["defines"])
-
-
-def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
-    """Sizes that an op reads, each with its upper bound."""
-    if op.name == DECIDED:
-        return _of_spread(op, known)
-    if op.name not in ("part", "Reshape") or op.operands[1] is None:
-        return []
-    maker, x = op.operands[1].defining_op, op.inputs[0].tensor
-    if maker is None or maker.name != "dims" or x.shape is None:
-        return []
-    found = maker.attrs["values"]
-    if op.name == "Reshape":
-        # Each is at most the number of elements. Memory for all of them at their maximum exceeds any machine's unless
-        # they are few: then nothing bounds them, and native code leaves the model to Python.
-        size, count = product(x.shape), len(set(filter(is_defined_by_step, found)))
-        few = count < 2 or (isinstance(size, int) and size**count <= _FEW)
-        return [(d, size) for d in found] if few else []
-    bounds: list[tuple[Dim, Dim]] = []
-    for k, (axis, step) in enumerate(zip(op.attrs["axes"], op.attrs["strides"], strict=True)):
-        bounds += [(found[2 * k], x.shape[axis]), (found[2 * k + 1], ceildiv(x.shape[axis], abs(step)))]
-    return bounds
-
-
-def _of_spread(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
-    """Broadcast sizes of several shapes."""
-    maker = op.inputs[0].defining_op
-    if maker is None or maker.name not in ("expanded_shape", "common_shape"):
-        return []
-    shapes = [v.tensor.dims for v in maker.inputs]
-    if maker.name == "expanded_shape":
-        asked = [n for n in known.elements(maker.inputs[1]) or () if isinstance(n, (int, Sym))]
-        if len(asked) != maker.inputs[1].tensor.size:
-            return []
-        shapes[1] = tuple(asked)
-    most = [reduce(maximum, sorted(found, key=str), 1) for found in on_axes(shapes)]
-    return list(zip(op.attrs["defines"], most, strict=True))

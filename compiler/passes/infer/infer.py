@@ -37,11 +37,12 @@ from occ.compiler.passes.infer.checks import (
     check_types,
     no_result,
 )
-from occ.compiler.passes.infer.data_dependent_shapes import decide, resolve_broadcasts, set_size_bounds
+from occ.compiler.passes.infer.data_dependent_shapes import decide, resolve_broadcasts
 from occ.compiler.passes.infer.infer_control import infer_control, inline_branch
 from occ.compiler.passes.infer.input_ranks import find_ranks
 from occ.compiler.passes.infer.sequences_to_tensors import sequences_to_tensors
 from occ.compiler.passes.infer.show_sizes import show_sizes
+from occ.compiler.passes.infer.size_bounds import set_size_bounds
 from occ.compiler.passes.infer.solve import solve
 from occ.compiler.passes.infer.split_on_rank import set_shape_conditions, split_cases
 from occ.compiler.passes.infer.unify_ranks import unify_ranks

@@ -235,6 +235,9 @@ class ReshapedShape:
         rest = total // maximum(known(rank - 1), 1)
         shown = show_shape(x.shape)
         t.check([rank], lambda j: asked(j) >= -1, f"{shown} cannot have a negative extent")
+        if not a.allowzero and rank > x.rank:
+            past = f"a 0 copies no extent of {shown}"
+            t.check([rank], lambda j: (j < x.rank) | not_equal(shape[(j,)], 0), past)
         t.check([], lambda: open_(rank - 1) <= 1, "more than one -1 in the shape")
         unclear = "a shape with -1 and an extent of 0, which is ambiguous"
         t.check([], lambda: equal(open_(rank - 1), 0) | not_equal(known(rank - 1), 0), unclear)
