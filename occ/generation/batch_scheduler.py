@@ -9,10 +9,13 @@ from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any
 
+import numpy as np
+
 from occ.compiler.diagnostics import CompileError
 from occ.generation.batch import Batch
-from occ.generation.decoder import PREFILL_CHUNK
+from occ.generation.decoder import PREFILL_CHUNK, Decoder
 from occ.generation.language_model import LanguageModel, Prompt
+from occ.generation.names import KEY_BLOCK
 from occ.generation.requests import GenerationBatch, GenerationRequest
 from occ.runtime.errors import RunError
 
@@ -162,25 +165,37 @@ class BatchScheduler:
         request = self._prefill[0]
         decoder = request.decoder
         if decoder is None:
-            decoder = request.decoder = self._lm.decoders.take(request.tokens)
-            decoder.keep_common(request.tokens)
+            reused = [] if request.scores_prompt else request.tokens
+            decoder = request.decoder = self._lm.decoders.take(reused)
+            decoder.keep_common(reused)
         rest = request.tokens[len(decoder.tokens) :]
-        chunk = rest[:PREFILL_CHUNK] if decoder.reads_in_chunks and len(rest) > 2 * PREFILL_CHUNK else rest
         try:
-            logits = decoder.append(chunk)
-            self.prefilled += len(chunk)
-            if len(chunk) < len(rest):
+            logits = self._read(request, decoder, rest)
+            self.prefilled += len(rest) - len(request.tokens) + len(decoder.tokens)
+            if logits is None:
                 return []
             request.take(logits)
         except RunError as e:
             request.error, request.ended = e, True
-        self.generated += 1
+        self.generated += len(request.new_tokens)
         if request.ended:
             self._release(request)
         else:
             self._running().add(request, decoder)
             self._prefill.pop(0)
         return [request]
+
+    @staticmethod
+    def _read(request: GenerationRequest, decoder: Decoder, rest: Sequence[int]) -> np.ndarray | None:
+        """Run the next chunk of a prompt; the logits at its end."""
+        if request.scores_prompt:
+            end, logits = len(decoder.tokens) + KEY_BLOCK, None
+            while logits is None and len(decoder.tokens) < end:
+                logits = request.score(decoder)
+            return logits
+        whole = not decoder.reads_in_chunks or len(rest) <= 2 * PREFILL_CHUNK
+        logits = decoder.append(rest if whole else rest[:PREFILL_CHUNK])
+        return logits if whole else None
 
     def _running(self) -> GenerationBatch:
         if self._batch is None:

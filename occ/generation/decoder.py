@@ -10,7 +10,7 @@ from functools import cached_property
 
 import numpy as np
 
-from occ.generation.names import IDS, LOGITS, STARTS, is_cache, presents_of
+from occ.generation.names import IDS, KEY_BLOCK, LOGITS, STARTS, is_cache, presents_of
 from occ.runtime.buffers import aligned_zeros
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
@@ -69,6 +69,7 @@ class Decoder:
         self.tokens: list[int] = []
         self._ids, self._caches, self._states = memory(session, capacity)
         self._starts = {STARTS: np.zeros(1, np.int64)} if STARTS in {i.name for i in session.inputs} else {}
+        self._scored = 1 if self._states else KEY_BLOCK  # tokens at a time, until a run returns the logits of fewer
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
         """Append tokens; returns the next-token logits `[vocabulary]` after the last of them, in f32.
@@ -92,6 +93,24 @@ class Decoder:
                 "build it with drafts",
             )
         return found[-len(ids) :].astype(np.float32)
+
+    def score(self, ids: Sequence[int]) -> np.ndarray:
+        """Append the first of some tokens, as many as one run returns the logits of; those after each of them.
+
+        Returns:
+            f32 `[tokens, vocabulary]`, equal to those of single tokens: a run does not pass a multiple of `KEY_BLOCK`.
+
+        Raises:
+            RunError: as `append`.
+        """
+        done = len(self.tokens)
+        part = ids[: min(self._scored, KEY_BLOCK - done % KEY_BLOCK)]
+        found = self._append(part)
+        if len(found) >= len(part):
+            return found[-len(part) :].astype(np.float32)
+        self._scored = len(found)
+        self.trim(done)
+        return self.score(ids)
 
     @property
     def can_go_back(self) -> bool:

@@ -220,7 +220,7 @@ class LanguageModel:
     def request(
         self, prompt: Prompt, max_new_tokens: int = 64, *, seed: int = 0, stop: Stops = (), texts: bool | None = None,
         watch: Callable[[int], None] | None = None, constraint: Constraint | None = None,
-        top_logprobs: int | None = None,
+        top_logprobs: int | None = None, scores_prompt: bool = False,
         **sampling: Any,
     ) -> GenerationRequest:  # fmt: skip
         """A request for a text; arguments and errors are those of `stream`.
@@ -229,6 +229,7 @@ class LanguageModel:
             prompt: as of `stream`; so are `max_new_tokens`, `seed`, `stop`, `texts`, `watch` and `sampling`.
             constraint: restricts the next tokens.
             top_logprobs: how many of the most probable tokens to record for each; None to record no probabilities.
+            scores_prompt: whether to record the probabilities of the prompt's tokens too.
         """
         chosen = Sampling(**sampling)
         self._check_known({*chosen.logit_bias, *(t for w in chosen.bad_words_ids for t in w)}, "the sampling")
@@ -242,7 +243,7 @@ class LanguageModel:
         ending = Ending(min(max_new_tokens, self.capacity - len(ids)), ends)
         made = GenerationRequest(
             ids, ending, Sampler(chosen, ids, seed), text=text, as_text=as_text, constraint=constraint,
-            top_logprobs=top_logprobs,
+            top_logprobs=top_logprobs, scores_prompt=scores_prompt,
         )  # fmt: skip
         made.watch = watch
         if self._new_drafts is not None:

@@ -32,10 +32,10 @@ class Constraint(Protocol):
 
 @dataclass(frozen=True)
 class TokenLogprob:
-    """A generated token, its log-probability, and the most probable tokens with theirs."""
+    """A token, its log-probability, and the most probable tokens with theirs; the first of a text has none."""
 
     token: int
-    logprob: float
+    logprob: float | None
     top: tuple[tuple[int, float], ...]
 
 
@@ -63,6 +63,7 @@ class GenerationRequest:
         as_text: whether pieces are texts; otherwise they are tokens.
         constraint: restricts the next tokens; None for none.
         top_logprobs: how many of the most probable tokens to record for each; None to record no probabilities.
+        scores_prompt: whether to record the probabilities of the prompt's tokens too.
 
     Attributes:
         tokens: prompt and generated ones.
@@ -70,6 +71,7 @@ class GenerationRequest:
         finish_reason: `stop` after a token or text that ends texts, otherwise `length`.
         error: why it ended, if choosing a token failed.
         logprobs: of each new token, if requested.
+        prompt_logprobs: of each token of the prompt, if requested.
         decoder: receives its cache when it leaves a batch.
         drafts: guesses following tokens, if a text has runs of its own; None for no guesses.
         draft_count: maximum number of guesses at a time.
@@ -80,11 +82,14 @@ class GenerationRequest:
     def __init__(
         self, prompt: Sequence[int], ending: Ending, sampler: Sampler | None = None, *, text: TextStream | None = None,
         as_text: bool = False, constraint: Constraint | None = None, top_logprobs: int | None = None,
+        scores_prompt: bool = False,
     ) -> None:  # fmt: skip
-        self.tokens, self.prompt_length, self.ended = list(prompt), len(prompt), ending.count <= 0
+        self.tokens, self.prompt_length = list(prompt), len(prompt)
+        self.ended, self.scores_prompt = ending.count <= 0 and not scores_prompt, scores_prompt
         self.finish_reason: Literal["stop", "length"] = "length"
         self.error: Exception | None = None
         self.logprobs: list[TokenLogprob] = []
+        self.prompt_logprobs = [TokenLogprob(self.tokens[0], None, ())] if scores_prompt else []
         self.decoder: Decoder | None = None
         self.drafts: Drafts | None = None
         self.draft_count = self.proposed = self.accepted = 0
@@ -100,6 +105,9 @@ class GenerationRequest:
 
     def take(self, logits: np.ndarray) -> None:
         """Choose the next token from logits f32 `[vocabulary]`, and check whether it is the last one."""
+        if self._ending.count <= 0:  # only the prompt was asked for
+            self.ended = True
+            return
         token = self._sampler.choose(logits, None if self._constraint is None else self._constraint.allowed())
         self._sampler.append(token)
         self.tokens.append(token)
@@ -120,6 +128,23 @@ class GenerationRequest:
         self.finish_reason = "stop" if stopped else "length"
         if text or not self._as_text:
             self._pieces.append(text if self._as_text else token)
+
+    def score(self, decoder: Decoder) -> np.ndarray | None:
+        """Run some of the prompt, and record its probabilities; the next-token logits `[vocabulary]` at its end."""
+        rows = decoder.score(self.tokens[len(decoder.tokens) :])
+        first = len(decoder.tokens) - len(rows) + 1
+        for token, logits in zip(self.tokens[first:], rows, strict=False):
+            self.prompt_logprobs.append(_logprob(logits, token, self._top or 0))
+        return rows[-1] if len(decoder.tokens) == len(self.tokens) else None
+
+    def read_prompt(self, decoder: Decoder) -> np.ndarray:
+        """Run the prompt; its next-token logits, f32 `[vocabulary]`."""
+        if not self.scores_prompt:
+            return decoder.continue_with(self.tokens)
+        decoder.trim(0)
+        while (logits := self.score(decoder)) is None:
+            pass
+        return logits
 
     def draft(self, held: int, capacity: int) -> list[int]:
         """Guessed next tokens for a run after `held` tokens in the caches, limited by their capacity and by the text.
@@ -153,7 +178,7 @@ def generate_one(request: GenerationRequest, decoders: Decoders) -> Iterator[Any
     if request.ended:
         return
     with decoders.holding(request.tokens) as decoder:
-        request.take(decoder.continue_with(request.tokens))
+        request.take(request.read_prompt(decoder))
         yield from request.pieces()
         while not request.ended:
             advance(request, decoder)
@@ -248,7 +273,7 @@ def generate_batch(requests: Sequence[GenerationRequest], decoders: Decoders, ba
         if waiting and len(running.requests) < size:
             request = waiting.popleft()
             with decoders.holding(request.tokens) as decoder:
-                request.take(decoder.continue_with(request.tokens))
+                request.take(request.read_prompt(decoder))
                 if not request.ended:
                     running.add(request, decoder)
             continue

@@ -6,6 +6,7 @@ import time
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import accumulate
 from typing import Any
 
 from occ.generation.requests import GenerationRequest, TokenLogprob
@@ -49,6 +50,19 @@ class Choice:
         return "tool_calls" if self.calls else self.request.finish_reason
 
 
+@dataclass(frozen=True)
+class Echo:
+    """The prompt of a choice, to prepend.
+
+    Attributes:
+        text: the prompt.
+        request: the one that records its probabilities, if those are asked for: the first choice of the prompt.
+    """
+
+    text: str
+    request: GenerationRequest
+
+
 class Form:
     """The format of one kind of answer.
 
@@ -89,16 +103,23 @@ class CompletionForm(Form):
 
     Args:
         top: whether and how many probable tokens to include.
-        echo: texts of the prompts, by choice, to prepend.
+        echo: the prompts, by choice, to prepend.
     """
 
-    def __init__(self, model: str, decode: Decode, top: int | None, echo: Sequence[str]) -> None:
+    def __init__(self, model: str, decode: Decode, top: int | None, echo: Sequence[Echo]) -> None:
         super().__init__(model, decode, "cmpl", "text_completion", "text_completion")
         self._top, self.echo = top, echo
+        self._at: dict[int, int] = {}  # of a choice, in a stream: the text offset of its next token
+
+    @property
+    def scores_prompts(self) -> bool:
+        """Whether the tokens of prompts come with probabilities."""
+        return self._top is not None and bool(self.echo)
 
     def _choice(self, index: int, choice: Choice) -> dict[str, Any]:
-        text = (self.echo[index] if self.echo else "") + choice.text
-        probabilities = self.logprobs(choice.logprobs)
+        text, before = (self.echo[index].text, self.echo[index].request.prompt_logprobs) if self.echo else ("", [])
+        probabilities = self.logprobs([*before, *choice.logprobs])
+        text += choice.text
         return {"index": index, "text": text, "logprobs": probabilities, "finish_reason": choice.finish_reason}
 
     def logprobs(self, found: Sequence[TokenLogprob], offset: int = 0) -> dict[str, Any] | None:
@@ -106,10 +127,17 @@ class CompletionForm(Form):
         if self._top is None:
             return None
         tokens = [self._decode(t.token) for t in found]
-        offsets = [offset + sum(map(len, tokens[:k])) for k in range(len(tokens))]
-        top = [{self._decode(t): p for t, p in reversed(f.top)} for f in found]
+        offsets = list(accumulate(map(len, tokens[:-1]), initial=offset)) if tokens else []
+        top = [None if f.logprob is None else {self._decode(t): p for t, p in reversed(f.top)} for f in found]
         values = [f.logprob for f in found]
         return {"tokens": tokens, "token_logprobs": values, "top_logprobs": top, "text_offset": offsets}
+
+    def next_logprobs(self, index: int, found: Sequence[TokenLogprob]) -> dict[str, Any] | None:
+        """The `logprobs` field of the next tokens of a choice in a stream."""
+        made = self.logprobs(found, self._at.get(index, 0))
+        if made is not None:
+            self._at[index] = self._at.get(index, 0) + sum(map(len, made["tokens"]))
+        return made
 
 
 class ChatForm(Form):
@@ -153,7 +181,7 @@ class ChatForm(Form):
         ]
         return {"content": content, "refusal": None}
 
-    def _named(self, token: int, logprob: float) -> dict[str, Any]:
+    def _named(self, token: int, logprob: float | None) -> dict[str, Any]:
         text = self._decode(token)
         return {"token": text, "logprob": logprob, "bytes": list(text.encode())}
 

@@ -137,8 +137,6 @@ class CompletionRequest(Generation):
             raise ValueError("`best_of` is not supported: it must equal `n`")
         if self.suffix:
             raise ValueError("`suffix` is not supported: the model continues texts")
-        if self.echo and self.logprobs is not None:
-            raise ValueError("`echo` with `logprobs` is not supported: prompts have no probabilities here")
         return self
 
     @property

@@ -15,7 +15,7 @@ from fastapi.responses import JSONResponse, Response, StreamingResponse
 from occ.generation.requests import GenerationRequest
 from occ.generation.text import Tokenizer
 from occ.runtime.errors import RunError
-from occ.serve.openai.answers import ChatForm, Choice, CompletionForm, Form, ResponseForm
+from occ.serve.openai.answers import ChatForm, Choice, CompletionForm, Echo, Form, ResponseForm
 from occ.serve.openai.metrics import Metrics
 from occ.serve.openai.protocol import (
     ChatRequest,
@@ -60,9 +60,11 @@ class Answering:
         prompts = [self._service.lm.tokens_of(p) for p in asked.prompts]
         if not prompts:
             raise RunError("OCC0501", "there is no prompt", "pass at least one")
-        requests = [await self._texts(p, count, asked, asked.logprobs) for p in prompts]
+        scores = asked.echo and asked.logprobs is not None
+        requests = [await self._texts(p, count, asked, asked.logprobs, scores_prompt=scores) for p in prompts]
         each = [r for some in requests for r in some]
-        echo = [self.tokenizer.decode(p) for p in prompts for _ in range(asked.n)] if asked.echo else []
+        firsts = [(self.tokenizer.decode(p), some[0]) for p, some in zip(prompts, requests, strict=True)]
+        echo = [Echo(text, first) for text, first in firsts for _ in range(asked.n)] if asked.echo else []
         form = CompletionForm(self._name, self._decode, asked.logprobs, echo)
         return await self._answer(asked, [Choice(r) for r in each], form)
 
@@ -76,12 +78,27 @@ class Answering:
         return await self._answer(asked, choices, ChatForm(self._name, self._decode, asked.logprobs))
 
     async def _texts(
-        self, prompt: Sequence[int], count: int | None, asked: Generation, top: int | None
+        self,
+        prompt: Sequence[int],
+        count: int | None,
+        asked: Generation,
+        top: int | None,
+        *,
+        scores_prompt: bool = False,
     ) -> list[GenerationRequest]:
-        """A request for each of the `n` choices."""
+        """A request for each of the `n` choices; the first may score the prompt for all."""
         s, stop = self._service, asked.stops
         return [
-            s.request(prompt, count, asked, k, stop=stop, grammar=await s.grammar(asked), top_logprobs=top)
+            s.request(
+                prompt,
+                count,
+                asked,
+                k,
+                stop=stop,
+                grammar=await s.grammar(asked),
+                top_logprobs=top,
+                scores_prompt=scores_prompt and (k == 0 or count == 0),
+            )
             for k in range(asked.n)
         ]
 
@@ -126,14 +143,18 @@ class Answering:
         self, answer: Answer, choices: Sequence[Choice], form: Form, counts: bool
     ) -> AsyncIterator[dict[str, Any]]:
         try:
+            # Probabilities of prompts are known with the first event of a choice.
+            late = set(range(len(choices))) if isinstance(form, CompletionForm) and form.scores_prompts else set[int]()
             for k in range(len(choices)):
-                if (head := _head(form, k)) is not None:
-                    yield form.chunk(k, head)
+                if k not in late and (head := _head(form, k)) is not None:
+                    yield head
             async for event in self._timed(answer):
+                if event.index in late and (head := _head(form, event.index)) is not None:
+                    late.remove(event.index)
+                    yield head
                 choice = choices[event.index]
-                offset = len(choice.text)
                 text = choice.push(event.text, event.logprobs, ended=event.ended)
-                for chunk in _changes(form, event, choice, text, offset):
+                for chunk in _changes(form, event, choice, text):
                     yield chunk
             if counts:
                 yield form.counts(answer.usage)
@@ -182,18 +203,20 @@ class Answering:
 
 
 def _head(form: Form, index: int) -> dict[str, Any] | None:
-    """The first event of a choice in a stream."""
+    """The first chunk of a choice in a stream."""
     if isinstance(form, ChatForm):
-        return {"delta": {"role": "assistant", "content": ""}}
-    echo = form.echo if isinstance(form, CompletionForm) else ()
-    return {"text": echo[index]} if echo else None
+        return form.chunk(index, {"delta": {"role": "assistant", "content": ""}})
+    if not isinstance(form, CompletionForm) or not form.echo:
+        return None
+    echo = form.echo[index]
+    return form.chunk(index, {"text": echo.text}, form.next_logprobs(index, echo.request.prompt_logprobs))
 
 
-def _changes(form: Form, event: Event, choice: Choice, text: str, offset: int) -> Iterator[dict[str, Any]]:
+def _changes(form: Form, event: Event, choice: Choice, text: str) -> Iterator[dict[str, Any]]:
     """The chunks of one event: its content, and the finish reason."""
     chat = isinstance(form, ChatForm)
     if isinstance(form, CompletionForm):
-        logprobs = form.logprobs(event.logprobs, offset)
+        logprobs = form.next_logprobs(event.index, event.logprobs)
     else:
         logprobs = form.logprobs(event.logprobs) if isinstance(form, ChatForm) else None
     if text or event.logprobs:

@@ -65,6 +65,7 @@ class Service:
     def request(
         self, prompt: str | Sequence[int], count: int | None, asked: Sampled, index: int = 0, *,
         stop: Sequence[str] = (), grammar: Grammar | None = None, top_logprobs: int | None = None,
+        scores_prompt: bool = False,
     ) -> GenerationRequest:  # fmt: skip
         """A request for one text.
 
@@ -73,7 +74,7 @@ class Service:
             count: maximum new tokens; None for as many as fit.
             asked: sampling settings.
             index: of the choice, which has its own seed.
-            stop, grammar, top_logprobs: as of `LanguageModel.request`.
+            stop, grammar, top_logprobs, scores_prompt: as of `LanguageModel.request`.
 
         Raises:
             RunError: OCC0501 the prompt is empty or too long, or a value is invalid.
@@ -81,7 +82,7 @@ class Service:
         seed = (uuid.uuid4().int if asked.seed is None else abs(asked.seed)) % (1 << 32) + index
         return self.lm.request(
             prompt, self.lm.capacity if count is None else count, seed=seed, stop=stop, texts=True, constraint=grammar,
-            top_logprobs=top_logprobs, **asked.settings(),
+            top_logprobs=top_logprobs, scores_prompt=scores_prompt, **asked.settings(),
         )  # fmt: skip
 
     async def grammar(self, asked: Generation) -> Grammar | None:
