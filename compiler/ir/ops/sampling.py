@@ -15,7 +15,7 @@ from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.operator.ranks import length_of
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import flatten, static_dims, unflatten
-from occ.compiler.ir.ops.window import fit_kernel, window_of
+from occ.compiler.ir.ops.window import kernel_of, window_of
 from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
@@ -200,8 +200,7 @@ class DeformConv:
 
     def body(t, x, w, offset, b=None, mask=None, *, a):
         a.auto_pad = "NOTSET"
-        fit_kernel("DeformConv", w, a)
-        win = window_of("DeformConv", x.shape[2:], w.shape[2:], a)
+        win = window_of("DeformConv", x.shape[2:], kernel_of("DeformConv", w, a), a)
         n, per_group = len(win.out), w.shape[1]
         equal_dims(x.shape[1], per_group * a.group, "`DeformConv`: channels of input and weight differ")
         each, per_offset = floordiv(w.shape[0], a.group), floordiv(x.shape[1], a.offset_group)

@@ -13,7 +13,8 @@ from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dim import floordiv, lower
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value, Weight
-from occ.compiler.ir.ops.window import Window, transposed_window
+from occ.compiler.ir.ops.transposed_convolution import transposed_window
+from occ.compiler.ir.ops.window import Window
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.passes.algorithms.split_groups import LEAST_CHANNELS, MOST_GROUPS
