@@ -46,10 +46,24 @@ def _late(seconds: float) -> Exception:
     return error("OCC0606", f"the build takes longer than {seconds:g} seconds", help="raise --timeout")
 
 
+_AGAIN = 0.05  # seconds from a signal that was dropped to the next
+
+
 @contextmanager
 def _time_bounded(seconds: float) -> Generator[None]:
+    raised: list[BaseException] = []
+
     def over(*_: object) -> None:
-        raise _late(seconds)
+        raised.append(_late(seconds))
+        raise raised[-1]
+
+    def dropped(
+        what: sys.UnraisableHookArgs,
+    ) -> None:  # Python drops what is raised in a finalizer or a weakref's callback
+        if what.exc_value in raised:
+            signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        else:
+            shown(what)
 
     def end() -> None:
         show_error(str(_late(seconds)))
@@ -60,13 +74,15 @@ def _time_bounded(seconds: float) -> Generator[None]:
     last = threading.Timer(seconds + _GRACE, end)
     last.daemon = True
     last.start()
-    before = signal.signal(signal.SIGALRM, over)
+    before, shown = signal.signal(signal.SIGALRM, over), sys.unraisablehook
+    sys.unraisablehook = dropped
     try:
         signal.setitimer(signal.ITIMER_REAL, max(seconds, 1e-6))
         yield
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
+        sys.unraisablehook = shown
         last.cancel()
 
 

@@ -165,6 +165,31 @@ with resource_limits.bounded(0.5, None):
     assert ran.stderr.startswith("error[OCC0606]: the build takes longer than 0.5 seconds")
 
 
+def test_bound_that_falls_into_a_finalizer_is_raised_after_it() -> None:
+    """Python prints and drops what a finalizer raises."""
+    code = """
+import sys, time
+from occ.cli import resource_limits
+class Finalized:
+    def __del__(self):
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            pass
+resource_limits._GRACE = 3600
+try:
+    with resource_limits.bounded(0.1, None):
+        x = Finalized()
+        del x
+        time.sleep(3600)
+except Exception as e:
+    print(str(e).splitlines()[0])
+print(sys.unraisablehook is sys.__unraisablehook__)
+"""
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=600)
+    assert ran.stdout == "error[OCC0606]: the build takes longer than 0.1 seconds\nTrue\n"
+    assert ran.stderr == ""
+
+
 @pytest.mark.thinned
 @pytest.mark.parametrize("command", ["build", "run"])
 def test_times_that_are_none(command: str, limits: dict[str, Path]) -> None:
