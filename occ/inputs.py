@@ -34,7 +34,7 @@ def given_inputs(
     found: dict[str, Any] = {}
     if npz is not None:
         found |= named_arrays(npz)
-    sequences = {p.name for p in session.inputs if p.kind == "sequence"}
+    sequences = {p.name for p in session.inputs if p.kind.startswith("sequence")}
     for name, path in single.items():
         arrays = list(arrays_of(path).values())
         if name in sequences:
@@ -156,7 +156,7 @@ def random_inputs(session: Session, sizes: dict[str, int], rng: np.random.Genera
     sizes = free_dims(session, sizes) | sizes
     room = _available_memory()
     for port in session.inputs:
-        if port.kind in ("sequence", "optional", "map"):
+        if port.kind not in ("tensor", "unranked"):
             help_ = (
                 f"`occ run` reads it with `--input {port.name}=FILE`; a session takes Python's lists, dicts and None"
             )

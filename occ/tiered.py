@@ -26,7 +26,7 @@ class TieredSession(Session):
 
     def __init__(self, session: Session, better: Better | None) -> None:
         super().__init__(session.artifact, session.engine, session.threads)
-        self.otherwise = session.otherwise
+        self.otherwise, self.for_ranks = session.otherwise, session.for_ranks
         self._now = session
         self._stopped = Event()
         weakref.finalize(self, self._stopped.set)
@@ -43,10 +43,10 @@ class TieredSession(Session):
 
     def take(self, better: Session) -> None:
         """Use another session on the same model for all later runs."""
-        better.otherwise = self.otherwise
+        better.otherwise, better.for_ranks = self.otherwise, self.for_ranks
         self._now = better
         super().__init__(better.artifact, better.engine, better.threads)  # what is saved, shown and profiled
-        self.otherwise = better.otherwise
+        self.otherwise, self.for_ranks = better.otherwise, better.for_ranks
 
     def run(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None = None) -> dict[str, Any]:
         """Run the model by the better session if it is ready; see `Session.run`."""

@@ -15,6 +15,7 @@ from occ.runtime.errors import RunError
 from occ.runtime.records import decode, encode, encoded
 
 FORMAT = 3
+SCALARS = {"sequence": "sequence of scalars", "optional": "optional of scalars"}  # kinds of an input
 
 
 @dataclass(frozen=True)
@@ -45,7 +46,8 @@ class TensorInfo:
 
     Attributes:
         kind: `tensor`; `unranked` for a tensor of any shape; `sequence`, `optional` or `map`, whose `dtype` is that of
-            the tensors within, and whose `shape` is required of these, -1 for any extent; empty if it is arbitrary.
+            the tensors within, and whose `shape` is required of these, -1 for any extent; empty if it is arbitrary, or
+            in those of scalars (`SCALARS`).
     """
 
     name: str

@@ -60,6 +60,7 @@ class Session:
         engine: executes it.
         threads: threads used by one run.
         otherwise: returns a session for inputs that this one rejects because of extents of 1, or None.
+        for_ranks: returns a session for the ranks of tensors in sequences that declare none, or None.
     """
 
     def __init__(self, artifact: Artifact, engine: Engine, threads: int, whole: Artifact | None = None) -> None:
@@ -68,6 +69,7 @@ class Session:
         self._signature = Signature.of(artifact.manifest)
         self._names = [i.name for i in self._signature.inputs]
         self.otherwise: Callable[[Mapping[str, tuple[int, ...]]], Session | None] | None = None
+        self.for_ranks: Callable[[Mapping[str, Any]], Session | None] | None = None
         self._quick: Callable[..., dict[str, Any] | None] | None = getattr(engine, "quick", None)
 
     @property
@@ -114,6 +116,8 @@ class Session:
             if other is None:
                 raise
             return other.run(inputs, outputs)
+        if self.for_ranks is not None and (made := self._of_ranks(arrays, outputs)) is not None:
+            return made
         results = self.engine.run(arrays, env, given)
         found = {o.name: r for o, r in zip(self._signature.outputs, results, strict=True)}
         return found | {n: y for n, y in outputs.items() if y is not None} if outputs else found
@@ -176,6 +180,17 @@ class Session:
         except ValueError:  # one is not an array, as already reported
             return None
         return self.otherwise(shapes)
+
+    def _of_ranks(self, arrays: Sequence[Any], outputs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+        """The results of a session for the ranks in these inputs, if there is one and its assumptions hold."""
+        values = dict(zip(self._names, arrays, strict=True))
+        other = None if self.for_ranks is None else self.for_ranks(values)
+        try:
+            return None if other is None else other.run(values, outputs)
+        except RunError as e:
+            if e.code != "OCC0503":
+                raise
+            return None
 
     def _changes_extents(self, made: Mapping[str, Any]) -> bool:
         """Whether output extents depend on the data, or outputs are not arrays."""

@@ -11,7 +11,7 @@ import numpy as np
 from occ.runtime.dims import MOST_COUNTED, Assumption, evaluate, in_order, symbols, text
 from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import Constraint, DimExpr, DimInfo, Manifest, TensorInfo
+from occ.runtime.manifest import SCALARS, Constraint, DimExpr, DimInfo, Manifest, TensorInfo
 from occ.runtime.resident import Resident
 
 
@@ -157,9 +157,10 @@ class Signature:
     def _array(self, info: TensorInfo, dtype: np.dtype, value: Any, resident: bool) -> Any:
         if info.kind == "map" or isinstance(value, dict):
             return self._map(info, dtype, value)
-        if info.kind == "optional" and value is None:
+        optional = info.kind in ("optional", SCALARS["optional"])
+        if optional and value is None:
             return None
-        if info.kind == "sequence" or (isinstance(value, (list, tuple)) and info.kind == "optional"):
+        if info.kind in ("sequence", SCALARS["sequence"]) or (optional and isinstance(value, (list, tuple))):
             nested = (list, tuple, dict)
             return [(self._array if isinstance(v, nested) else self._tensor)(info, dtype, v, False) for v in value]
         return self._tensor(info, dtype, value, resident)
@@ -183,7 +184,7 @@ class Signature:
                 f"the input `{info.name}` is {array.dtype}, the model takes {dtype}",
                 f"convert it: `x.astype({str(dtype)!r})`",
             )
-        if info.kind in ("sequence", "optional") and info.shape and not _is_within(info.shape, array.shape):
+        if _declares(info) and not _is_within(info.shape, array.shape):
             takes = ",".join("?" if e == -1 else str(e) for e in info.shape)
             what = f"the input `{info.name}` has a tensor of shape {[*array.shape]}, the model takes [{takes}] there"
             raise RunError("OCC0501", what)
@@ -273,6 +274,11 @@ class Signature:
         if info.kind != "tensor":
             return f"{info.kind} of {info.dtype}"
         return f"{info.dtype}[{','.join(text(e, self.labels) for e in info.shape)}]"
+
+
+def _declares(info: TensorInfo) -> bool:
+    """Whether an input declares the shape of tensors in it."""
+    return info.kind in SCALARS.values() or (info.kind in SCALARS and bool(info.shape))
 
 
 def _is_within(stated: Sequence[DimExpr], shape: Sequence[int]) -> bool:

@@ -15,6 +15,7 @@ from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.deferred import Compiled, DeferredCompiler, has_foreign_types
 from occ.compiler.driver.plugins import extensions
+from occ.compiler.driver.rank_cases import RankCases, undeclared
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.size_cases import SizeCases
 from occ.compiler.driver.source import Source, is_text, parsed
@@ -179,6 +180,8 @@ def _opened(compilation: Compilation, settings: Settings, threads: int | None, *
 
         ranks = {i.name: len(i.shape) for i in artifact.manifest.inputs}
         session.otherwise = SizeCases(compilation.broadcasts, compilation.places, ranks, settings.overrides, made)
+        if names := undeclared(artifact.manifest):
+            session.for_ranks = RankCases(names, settings.overrides, made)
     return session
 
 

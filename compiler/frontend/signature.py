@@ -54,7 +54,8 @@ class Overrides:
     """Shapes and dims that the user fixes at build time.
 
     Attributes:
-        shapes: input name -> extents; an int, a name that makes the extent symbolic, or -1 for the model's own.
+        shapes: input name -> extents; an int, a name that makes the extent symbolic, or -1 for the model's own. Those of
+            a sequence are of its tensors, of which only numbers must be the same in all.
         dims: name of a symbolic dim -> its value.
         bounds: name of a symbolic dim -> its bounds; it stays symbolic.
         outputs: values of the main graph that become outputs after the declared ones; a node means its results,
@@ -174,10 +175,17 @@ class Signature:
             raise error(
                 "OCC0108", f"input `{shorten(name)}` has the unknown element type {proto.tensor_type.elem_type}"
             )
-        if not proto.tensor_type.HasField("shape"):
+        asked = self.overrides.shapes.get(name)
+        if proto.tensor_type.HasField("shape"):
+            dims = enumerate(proto.tensor_type.shape.dim)
+            shape = [d.dim_value if d.HasField("dim_value") else any_piece(k) for k, d in dims]
+        elif asked is not None:
+            shape = [any_piece(k) for k in range(len(asked))]
+        else:
             return TensorType(dtype, None)
-        dims = enumerate(proto.tensor_type.shape.dim)
-        return TensorType(dtype, tuple(d.dim_value if d.HasField("dim_value") else any_piece(k) for k, d in dims))
+        if asked is not None:
+            shape = self._override(name, shape, [-1 if isinstance(d, str) else d for d in asked])
+        return TensorType(dtype, tuple(shape))
 
     def _tensor(self, name: str, proto: TypeProto.Tensor) -> TensorType:
         dtype = dt.BY_ONNX.get(proto.elem_type)

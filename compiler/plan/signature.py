@@ -10,7 +10,7 @@ from occ.compiler.ir.dim import Dim, Sym, rebuild
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
 from occ.runtime.dims import DimExpr
-from occ.runtime.manifest import Constraint, DimInfo, TensorInfo
+from occ.runtime.manifest import SCALARS, Constraint, DimInfo, TensorInfo
 
 
 class _Expr:
@@ -76,7 +76,8 @@ def input_info(name: str, type_: Type | None) -> TensorInfo:
     while isinstance(inner, (SequenceType, OptionalType)):
         inner = inner.elem
     if info.kind in ("sequence", "optional") and isinstance(inner, TensorType) and inner.shape is not None:
-        return replace(info, shape=[d if isinstance(d, int) else -1 for d in inner.shape])
+        kind = info.kind if inner.shape else SCALARS[info.kind]
+        return replace(info, shape=[d if isinstance(d, int) else -1 for d in inner.shape], kind=kind)
     return info
 
 

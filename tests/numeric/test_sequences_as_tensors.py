@@ -216,3 +216,52 @@ def test_elements_of_an_input_have_a_rank(target: str) -> None:
     for wrong in (np.zeros((2, 4), np.float32), np.zeros(3, np.float32), np.zeros((1, 2, 3), np.float32)):
         with pytest.raises(RunError, match=r"the model takes \[\?,3\] there"):
             m.run({"s": [elements[0], wrong]})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("ends", [(), (3,), (2, 3)])
+def test_undeclared_ranks_are_compiled_for(ends: tuple[int, ...], target: str) -> None:
+    """What reads elements of unknown rank is code once a run shows the rank; other ranks, and mixed ones, still run."""
+    model = model_of(TAKEN.replace("seq(float[rows, 3]) s", "seq(float[]) s").replace("float[k, 3] y", "float[] y"))
+    assert "deferred" in lowered(model)
+    m, peer = occ.compile(model, target), onnxruntime_of(model)
+    alike = [RNG.normal(size=(n, *ends)).astype(np.float32) for n in (2, 1, 5, 1)]
+    unlike = [*alike, np.ones((2, 2, 2, 2), np.float32)]
+    for elements in (alike, [x[:, None] for x in alike], alike, alike[:1]):
+        want = dict(zip(("y", "total"), peer.run(None, {"s": elements}), strict=True))
+        got = m.run({"s": elements})
+        for name, x in want.items():
+            np.testing.assert_allclose(got[name], x, rtol=1e-5, atol=1e-6)
+    if target != "interp":
+        session = m.for_ranks({"s": alike})
+        assert session is m.for_ranks({"s": alike[:2]})
+        assert not any(s.kind == "deferred" for p in session.artifact.manifest.plans for s in p.steps)
+        assert m.for_ranks({"s": unlike}) is None
+    with pytest.raises(RunError):  # of unlike ranks, which ConcatFromSequence does not take
+        m.run({"s": unlike})
+
+
+def test_a_shape_declares_tensors_of_a_sequence() -> None:
+    model = model_of(TAKEN.replace("seq(float[rows, 3]) s", "seq(float[]) s"))
+    elements = [RNG.normal(size=(n, 3)).astype(np.float32) for n in (2, 0, 5, 1)]
+    for shape in ([-1, 3], ["rows", 3], [-1, -1]):
+        m = occ.compile(model, "cpu-jit", shapes={"s": shape})
+        assert m.for_ranks is None
+        np.testing.assert_allclose(
+            m.run({"s": elements})["y"], onnxruntime_of(model).run(None, {"s": elements})[0], rtol=1e-6
+        )
+        with pytest.raises(RunError, match="the model takes"):
+            m.run({"s": [np.ones(3, np.float32)]})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kind", ["seq(float)", "optional(seq(float))"])
+def test_declared_scalars(kind: str, target: str) -> None:
+    text = f"""g ({kind} s, int64 k) => (float y) {{ x = {{}} y = Neg(x) }}"""
+    taken = "SequenceAt(s, k)" if kind == "seq(float)" else "SequenceAt(t, k)"
+    first = "" if kind == "seq(float)" else "t = OptionalGetElement(s) "
+    model = model_of(text.replace("x = {}", f"{first}x = {taken}"), opset=18)
+    m = occ.compile(model, target)
+    assert m.run({"s": [np.float32(2), np.float32(3)], "k": np.int64(1)})["y"] == -3
+    with pytest.raises(RunError, match=r"OCC0501.* a tensor of shape \[3\], the model takes \[\] there"):
+        m.run({"s": [np.ones(3, np.float32)], "k": np.int64(0)})
