@@ -127,7 +127,7 @@ def compile_model(
     Raises:
         CompileError: the model cannot be compiled; for an Ascend device, also if the CANN toolkit is missing or fails.
     """
-    return _opened(Compilation(source, settings), settings, threads, simulate=simulate)
+    return open_compilation(Compilation(source, settings), threads, simulate=simulate)
 
 
 @dataclass(frozen=True)
@@ -162,11 +162,16 @@ def compile_soon(source: Source | ExportedProgram, settings: Settings, threads: 
         with suppress(CompileError):
             quick = replace(settings, target=target.sooner)
             return Soon(compile_model(compilation.given, quick, threads), missing)
-    return Soon(_opened(compilation, settings, threads))
+    return Soon(open_compilation(compilation, threads))
 
 
-def _opened(compilation: Compilation, settings: Settings, threads: int | None, *, simulate: bool = False) -> Session:
-    again = compilation.given
+def open_compilation(compilation: Compilation, threads: int | None = None, *, simulate: bool = False) -> Session:
+    """Compile a model to the end, and open a session on the result; `simulate` as in `open_session`.
+
+    Raises:
+        CompileError: as `compile_model`.
+    """
+    again, settings = compilation.given, compilation.settings
     artifact = compilation.artifact()
     if artifact.manifest.parts and not simulate:
         from occ.compiler.codegen_cann.output.toolkit import compile_parts

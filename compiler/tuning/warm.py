@@ -118,7 +118,7 @@ class _Lanes:
 
 
 def warm(
-    models: Iterable[tuple[str, Source]],
+    models: Iterable[tuple[str, Source | Compilation]],
     settings: Settings | None = None,
     *,
     kernels_per_unit: int = _KERNELS,
@@ -128,7 +128,7 @@ def warm(
     """Build the kernels of models for target `cpu` into the cache.
 
     Args:
-        models: (label, model); read one by one.
+        models: (label, model), or a compilation, which is advanced to its end; read one by one.
         settings: shared by all; target `cpu`.
         kernels_per_unit: maximum number of kernels compiled together.
         workers: other machines that compile; what they cannot do is compiled here.
@@ -184,8 +184,8 @@ def _setup(settings: Settings, cache: Cache) -> tuple[Setup, bool]:
     return setup, is_here
 
 
-def _library(source: Source, settings: Settings, setup: Setup, cache: Cache) -> _Library:
-    compilation = Compilation(source, settings)
+def _library(source: Source | Compilation, settings: Settings, setup: Setup, cache: Cache) -> _Library:
+    compilation = source if isinstance(source, Compilation) else Compilation(source, settings)
     m = compilation.advance(compilation.last_stage)
     nodes = nodes_of(m)
     kernels = [setup.kernel(f, nodes.get(f.name, ())) for f in m.te.values()]

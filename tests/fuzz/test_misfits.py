@@ -10,9 +10,11 @@ import numpy as np
 import pytest
 from onnx import parser
 
+from occ.compiler.diagnostics import CompileError
 from tools.fuzz.campaign import Say, Summary, campaign, counts
 from tools.fuzz.changes import Extent, extents
 from tools.fuzz.misfits import WAYS, Misfits, difference, with_constants
+from tools.fuzz.native_sessions import NativeSessions
 from tools.fuzz.valid_models import Valid, valid_models
 
 OPERATORS = ("LinearAttention", "AffineGrid", "MoE", "MaxRoiPool", "GroupNormalization", "SpaceToDepth",
@@ -81,3 +83,18 @@ def test_differences(x: np.ndarray, y: np.ndarray, text: str) -> None:
     found = difference({"z": x}, {"z": y})
     assert found.startswith(text)
     assert bool(found) == bool(text)
+
+
+def test_native_code_of_many_models_or_why_there_is_none() -> None:
+    """A model that cannot be compiled, or not even read, keeps no other back."""
+    unread = Extent("y", 0, 1).of(VALID).model
+    unread.graph.node[0].op_type = "NoSuchOperator"
+    models = {(1, 0): VALID.model, (1, 1): Extent("y", 0, 1).of(VALID).model, (2, 0): unread}
+    native = NativeSessions(models, {"optimize": "1"})
+    found = native.session((1, 0)).run(dict(VALID.feeds))
+    np.testing.assert_array_equal(found["z"], np.ones((2, 3), np.float32))
+    for key in models.keys() - {(1, 0)}:
+        with pytest.raises(CompileError):
+            native.session(key)
+    with pytest.raises(KeyError):
+        native.session((1, 0))

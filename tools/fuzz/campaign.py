@@ -5,6 +5,7 @@ A process takes some seeds in a row. What it says comes line by line, so that th
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import select
@@ -182,6 +183,8 @@ def _child(work: Work, first: int, last: int, sink: int) -> None:
         os.write(sink, json.dumps(what).encode() + b"\n")
 
     code = 1
+    gc.freeze()  # what is there already is not walked over again and again
+    gc.set_threshold(100_000, 20, 100)
     try:
         work(first, last, say)
         code = 0
