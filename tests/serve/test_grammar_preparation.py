@@ -22,7 +22,7 @@ def test_others_are_served_while_the_vocabulary_is_read(lm: occ.LanguageModel, m
     go, made = threading.Event(), list[Any]()
 
     def slow(*given: Any) -> service.Grammars:
-        go.wait()
+        go.wait(600)
         made.append(given)
         return plain(*given)
 

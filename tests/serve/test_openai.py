@@ -250,7 +250,7 @@ def test_it_says_that_it_is_not_ready_and_why(lm: occ.LanguageModel) -> None:
     go, told = threading.Event(), list[Exception | None]()
 
     def slow() -> occ.LanguageModel:
-        go.wait()
+        go.wait(600)
         raise occ.RunError("OCC0501", "there is no model")
 
     served = Served(create_app(ServerSettings("tiny"), slow, told.append))
