@@ -107,10 +107,10 @@ def text(e: DimExpr, labels: Mapping[str, str] | None = None) -> str:
     parts = [text(a, labels) for a in args]
     if op in ("min", "max"):
         return f"{op}({', '.join(parts)})"
-    wrapped = [
-        f"({p})" if isinstance(a, list) and a[0] != "min" and op != "+" else p for p, a in zip(parts, args, strict=True)
-    ]
-    return (f" {op} " if op == "+" else op).join(wrapped)
+    if op == "+":
+        return parts[0] + "".join(f" - {p[1:]}" if p.startswith("-") else f" + {p}" for p in parts[1:])
+    wrapped = [f"({p})" if isinstance(a, list) and a[0] != "min" else p for p, a in zip(parts, args, strict=True)]
+    return op.join(wrapped) if op != "*" or args[0] != -1 else f"-{op.join(wrapped[1:])}"
 
 
 def is_known(e: DimExpr, env: Mapping[str, int]) -> bool:

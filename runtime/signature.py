@@ -100,7 +100,8 @@ def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, 
                 "OCC0503",
                 f"node `{c.node}` would work on {text(least, labels)} = {n} elements, but its kernel can only "
                 f"count to {MOST_COUNTED}",
-                "choose smaller extents, or build for `cpu-jit`, whose kernels count elements with 64 bits",
+                "choose smaller extents; kernels of `cpu-jit` count only extents with 32 bits, those of `cpu` elements "
+                "too",
             )
         reshape = "; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1"
         return RunError(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 import onnx
@@ -13,6 +14,9 @@ from onnx import numpy_helper
 from occ.runtime.artifact import Artifact
 from occ.runtime.open import open_artifact
 from occ.runtime.session import Session
+
+if TYPE_CHECKING:
+    import onnxruntime
 
 TARGETS = ("interp", "cpu-jit", "cpu")
 
@@ -29,6 +33,17 @@ def model_of(text: str, weights: Mapping[str, np.ndarray] | None = None, *, opse
 def reference(model: onnx.ModelProto, inputs: Mapping[str, np.ndarray]) -> list[np.ndarray]:
     """The results of onnx.reference."""
     return list(onnx.reference.ReferenceEvaluator(model).run(None, dict(inputs)))
+
+
+def onnxruntime_of(model: onnx.ModelProto, *, optimized: bool = True) -> onnxruntime.InferenceSession:
+    """A session of onnxruntime on one thread, since freeing a pool of threads never ends in a process forked later."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level, options.intra_op_num_threads = 4, 1
+    if not optimized:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def on_threads(artifact: Artifact) -> list[Session]:

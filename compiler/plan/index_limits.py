@@ -31,18 +31,20 @@ def limits(m: Module, func: Func, *, elements: bool) -> list[Constraint]:
                 if isinstance(d, Sym) and minimum(d, MOST_COUNTED) != d:
                     nodes.setdefault(d, str(op.loc))
                 elif lower(d) > MOST_COUNTED:
-                    raise _too_many(m, op, d)
+                    raise _too_many(m, op, d, elements=elements)
     largest = [d for d in nodes if not any(_is_less(d, other) for other in nodes if other is not d)]
     return [Constraint(minimum(d, MOST_COUNTED), d, nodes[d], func.name) for d in largest]
 
 
 def _counted(m: Module, op: Op, *, elements: bool) -> Iterator[Dim]:
+    """What a kernel counts with 32 bits; of tensors all elements, and those along the axes of constant extents."""
     yield from op.attrs.get("dims", ())
     if elements:
         f = m.te[op.attrs["te"]]
         given = dict(zip(f.dims, op.attrs.get("dims", ()), strict=True))
         for p in (*f.params, *f.results):
             yield product(substitute(n, given) for n in p.type.physical)
+            yield product(n for n in p.type.physical if isinstance(n, int))
         for v in op.inputs:
             if isinstance(v.type, TensorType) and v.type.shape is not None:
                 yield product(v.type.physical)
@@ -58,11 +60,12 @@ def _is_natural(d: Dim) -> bool:
     return all(c > 0 for _, c in terms_of(d)) and upper(d) > 0
 
 
-def _too_many(m: Module, op: Op, count: Dim) -> Exception:
+def _too_many(m: Module, op: Op, count: Dim, *, elements: bool) -> Exception:
+    what = f"work on a tensor of {count} elements" if elements else f"have an extent of {count}"
+    wider = "for `cpu-jit`, whose kernels count with 64 bits, or " if elements else ""
     return error(
         "OCC0309",
-        f"the kernel would work on a tensor of {count} elements, but kernels of `{m.target}` can only count to "
-        f"{MOST_COUNTED}",
+        f"the kernel would {what}, but kernels of `{m.target}` can only count to {MOST_COUNTED}",
         where=f"{shorten(m.name)}: {shorten(str(op.loc))}",
-        help="build for `cpu-jit`, whose kernels count with 64 bits, or for smaller inputs",
+        help=f"build {wider}for smaller inputs",
     )

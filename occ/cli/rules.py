@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 @click.option(
     "--why",
     metavar="VALUE",
-    help="Explain for each rule why it does or does not match at a value (or a node) of MODEL.",
+    help="Explain for each rule why it does or does not match at a value (or a node) of MODEL; with --schedule, for a "
+    "kernel.",
 )
 @click.option(
     "--schedule", is_flag=True, help="The rules that schedule kernels; --why takes the name of a kernel (or a node)."
@@ -91,11 +92,13 @@ def _why(compilation: Compilation, heard: MatchExplainer, *, as_json: bool) -> N
     if not any(r.name == value for op in compilation.module.walk() for r in op.results) and not any(
         value in op.loc.nodes for op in compilation.module.walk()
     ):
-        help_ = f"`occ dump {compilation.context.source} --stage canonical` shows the names"
+        help_ = (
+            f"`occ dump {compilation.context.source} --stage canonical` shows the names; with --schedule it is a kernel"
+        )
         raise error("OCC0205", f"the model has no value or node `{value}`", help=help_)
     _applied(compilation)
     if not compilation.extensions.rules:
-        say("no rules are loaded: --rules FILE loads some")
+        say("no rules are loaded: --rules FILE loads some, and --schedule explains how kernels are scheduled")
     for rule in compilation.extensions.rules:
         other = "" if rule.applies_to(compilation.target.name) else f"not for target {compilation.target.name}"
         text = other or heard.explain(rule)

@@ -55,6 +55,8 @@ from occ.runtime.errors import RunError
         (["build", "m.onnx", "-t", "cpu-jit", "--target-cpu", "native"], 2, "leave --target-cpu out"),
         (["opt", "m.onnx", "-p", "fuse"], 0, "no pass changed anything at the stage `imported`"),
         (["rules"], 0, "no rules are loaded"),
+        (["rules", "m.onnx", "--why", "y", "-t", "cpu-jit"], 0, "--schedule explains how kernels are scheduled"),
+        (["rules", "m.onnx", "--why", "neg_1", "-t", "cpu-jit"], 2, "with --schedule it is a kernel"),
         (["build", "odd.onnx", "-t", "interp"], 1, "did you mean `HardSwish`?"),
     ],
 )

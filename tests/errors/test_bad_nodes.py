@@ -24,6 +24,7 @@ NODES = {
     "ConvTranspose <strides = [1]> (x, k)": "`ConvTranspose`",
     "MaxPool <kernel_shape = [2, 2], strides = [0, 1]> (x)": "`strides` of `MaxPool` is (0, 1)",
     "LpPool <kernel_shape = [2, 2], p = 0> (x)": "`p` of `LpPool` is 0",
+    "GlobalLpPool <p = 0> (x)": "`p` of `GlobalLpPool` is 0",
     "DepthToSpace <blocksize = 0> (x)": "`blocksize` of `DepthToSpace` is 0",
     "LRN <size = 0> (x)": "`size` of `LRN` is 0",
     "Split <num_outputs = -9> (x)": "`num_outputs` of `Split` is -9",

@@ -6,9 +6,8 @@ from itertools import product
 
 import numpy as np
 import onnx
-import onnxruntime
 import pytest
-from building import TARGETS, model_of, on_threads
+from building import TARGETS, model_of, on_threads, onnxruntime_of
 
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
@@ -88,12 +87,6 @@ FIRST = {
     "back": np.int64([-1, 3]),
     "three": np.int64([3]),
 }
-
-
-def onnxruntime_of(model: onnx.ModelProto) -> onnxruntime.InferenceSession:
-    options = onnxruntime.SessionOptions()
-    options.log_severity_level = 4
-    return onnxruntime.InferenceSession(model.SerializeToString(), options, providers=["CPUExecutionProvider"])
 
 
 def lowered(model: onnx.ModelProto) -> set[str]:

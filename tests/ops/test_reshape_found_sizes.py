@@ -5,9 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 import numpy as np
-import onnxruntime
 import pytest
-from building import TARGETS, model_of
+from building import TARGETS, model_of, onnxruntime_of
 from onnxruntime.capi.onnxruntime_pybind11_state import Fail, RuntimeException
 
 import occ
@@ -28,7 +27,7 @@ CASES = {
 @pytest.mark.parametrize("case", CASES)
 def test_a_size_of_nothing_copies(case: str, target: str) -> None:
     model = model_of(CASES[case], {k: v for k, v in CONSTANTS.items() if k in CASES[case]}, opset=19)
-    runtime = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    runtime = onnxruntime_of(model)
     session = occ.compile(model, target, options={"optimize": "1"} if target == "cpu" else {})
     names = [i.name for i in model.graph.input]
     taken = 0
@@ -64,9 +63,7 @@ def test_two_found_extents_are_merged(case: str, target: str) -> None:
     result, before, after = DETECTORS[case]
     text = f"g (int64[k] b, int64[l] c) => ({result} y) {{ {TWO_FOUND} x = Expand(one, {before}) z = Reshape(x, {after}) y = Neg(z) }}"
     model = model_of(text, CONSTANTS, opset=19)
-    settings = onnxruntime.SessionOptions()  # as the nodes say: its optimizer drops the copy of an extent
-    settings.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    runtime = onnxruntime.InferenceSession(model.SerializeToString(), settings, providers=["CPUExecutionProvider"])
+    runtime = onnxruntime_of(model, optimized=False)  # its optimizer drops the copy of an extent
     session = occ.compile(model, target, options={"optimize": "1"} if target == "cpu" else {})
     taken = 0
     for n, m in product((0, 1, 2, 3), (0, 1, 2)):
@@ -80,3 +77,17 @@ def test_two_found_extents_are_merged(case: str, target: str) -> None:
         np.testing.assert_array_equal(session.run(feeds)["y"], want, strict=True, err_msg=f"{n} {m}")
         taken += 1
     assert taken >= 6
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_a_zero_past_the_last_extent_copies_nothing(target: str) -> None:
+    """Also of an operand without elements, whose number of elements any such shape has."""
+    model = model_of("g (float[p,q] x, int64[3] s) => (float[u,v,w] y) { y = Reshape(x, s) }", opset=19)
+    session = occ.compile(model, target, options={"optimize": "1"} if target == "cpu" else {})
+    runtime = onnxruntime_of(model)
+    for shape, asked in product([(0, 3), (2, 0), (2, 3)], [(0, 4, 0), (0, 0, 0), (5, 0, 0)]):
+        feeds = {"x": np.ones(shape, np.float32), "s": np.array(asked)}
+        with pytest.raises((Fail, RuntimeException)):
+            runtime.run(None, feeds)
+        with pytest.raises(occ.RunError, match="OCC0504"):
+            session.run(feeds)

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import numpy as np
-import onnxruntime
 import pytest
-from building import TARGETS, model_of
+from building import TARGETS, model_of, onnxruntime_of
 
 import occ
 
@@ -26,7 +25,7 @@ def test_as_onnxruntime(case: str, target: str) -> None:
     name = case.split()[0]
     text = f"g (float[n,c,h,w] x, float[q,o,k,l] f) => (float[a,b,d,e] y) {{ y = {name}<{WINDOWS[case]}>(x, f) }}"
     model = model_of(text, opset=19)
-    runtime = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
+    runtime = onnxruntime_of(model)
     session = occ.compile(model, target, options={"optimize": "1"} if target == "cpu" else {})
     rng = np.random.default_rng(7)
     kernels = [(3, 2)] if "kernel_shape" in case else [(3, 2), (4, 3)]

@@ -188,6 +188,8 @@ def _lp_pool(e: Emitter, op: Op, x: Ref) -> Ref:
         raise Unsupported("it has dilations or three axes")
     kernel, strides = list(a.kernel_shape), list(a.strides or [1] * n)
     pads = window_pads(op, x.shape[2:], kernel)
+    if a.p < 0 and any(map(any, pads)):
+        raise Unsupported("it has pads, and its p is negative")
     shape = (*x.shape[:2], *(x.shape[2 + k] + sum(pads[k]) for k in range(n)))
     power = raised(e, x, a.p)
     if any(map(any, pads)):

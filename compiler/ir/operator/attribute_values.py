@@ -67,7 +67,20 @@ class Above:
         return f"above {self.least}"
 
 
-Allowed = OneOf | AtLeast | EachOf | Above
+@dataclass(frozen=True)
+class OtherThan:
+    """A number other than one."""
+
+    refused: int
+
+    def fits(self, value: Any) -> bool:
+        return value != self.refused
+
+    def __str__(self) -> str:
+        return f"any number but {self.refused}"
+
+
+Allowed = OneOf | AtLeast | EachOf | Above | OtherThan
 _FLOATS = (F32, F16, BF16, F64)
 _POSITIVE, _NATURAL, _BOOLEAN = AtLeast(1), AtLeast(0), OneOf((0, 1))
 _SKIPS = (
@@ -136,10 +149,11 @@ ALLOWED: Mapping[str, Allowed] = {
     **{f"{op}.mode": OneOf(("DCR", "CRD")) for op in ("DepthToSpace", "SpaceToDepth")},
     "DequantizeLinear.output_dtype": OneOf(_FLOATS),
     "Gelu.approximate": OneOf(("none", "tanh")),
+    "GlobalLpPool.p": OtherThan(0),
     "ImageDecoder.pixel_format": OneOf(("RGB", "BGR", "Grayscale")),
     "LRN.size": _POSITIVE,
     "LpNormalization.p": OneOf((1, 2)),
-    "LpPool.p": _POSITIVE,
+    "LpPool.p": OtherThan(0),
     "Resize.mode": OneOf(("nearest", "linear", "cubic")),
     "RoiAlign.coordinate_transformation_mode": OneOf(("half_pixel", "output_half_pixel")),
     "RoiAlign.mode": OneOf(("avg", "max")),

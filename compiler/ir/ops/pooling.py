@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import inf
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
@@ -98,9 +99,9 @@ def _inside(row: Expr, before: Dim, step: int) -> Expr:
     return row if before == 0 else where(row < 0, row % step, row)
 
 
-def _padded(t: Builder, x: Tensor, win: Window) -> Tensor:
-    """The input surrounded by zeros, as far as windows reach."""
-    return t.pad(x, (0, 0, *win.before), (0, 0, *_reachable_end(x, win)), literal(0, x.dtype))
+def _padded(t: Builder, x: Tensor, win: Window, value: float = 0) -> Tensor:
+    """The input surrounded by `value`, as far as windows reach."""
+    return t.pad(x, (0, 0, *win.before), (0, 0, *_reachable_end(x, win)), literal(value, x.dtype))
 
 
 @op("AveragePool", sample=picture, writes="first")
@@ -143,10 +144,12 @@ def _taps_inside(x: Tensor, win: Window, pos: Sequence[Expr], *, include_pad: in
 
 @op("LpPool", sample=picture, writes="first")
 class LpPool:
+    """ONNX LpPool, the p-norm of a window; the padding adds nothing, for a negative `p` either."""
+
     def body(t, x, *, a):
         win = _pool_kernel(x, a, "LpPool")
         n = len(win.out)
-        padded = _padded(t, x, win)
+        padded = _padded(t, x, win, 0 if a.p > 0 else inf)
         shape = (*x.shape[:2], *win.out)
 
         def tap(*i):
