@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from occ.compiler.codegen_halide import kernels, literals
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.ops import movement, signal
 from occ.compiler.passes.infer import infer_control
@@ -73,4 +74,20 @@ def test_parts_of_short_time_transforms(monkeypatch: pytest.MonkeyPatch) -> None
         "_imaginary",
         lambda x, i: None if x.shape[-1] == 1 else signal.cast(signal.F64, x[(*i, signal.wrap(1))]),
     )
+    assert wrong()
+
+
+def test_sizes_that_overflow_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`13421773*w // 2**25`, the extent of a Resize by 0.4: with the mend taken back, kernels compute it as an int."""
+    monkeypatch.setattr(kernels, "_text", kernels._text.__wrapped__)  # a text that is known is not emitted again
+    profile = Profile({"corner.Resize": 1.0}, rest=0, nodes=1, alone=True)
+    cases = [generate(seed, "corners", profile, MAKERS) for seed in (66, 77, 132)]
+    options = {"cpu": {"resize": "exact", "optimize": "1"}}
+    assert all(c.options == {"resize": "exact"} for c in cases)
+
+    def wrong() -> int:
+        return sum(o.kind in WRONG for case in cases for o in outcomes(Runner(case, options=options), ["cpu"]))
+
+    assert not wrong()
+    monkeypatch.setattr(literals, "is_counted", lambda _: True)
     assert wrong()

@@ -6,6 +6,7 @@ the ends of their types; and operators that no other profile has.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import floor
 from typing import Any
@@ -30,13 +31,9 @@ def resize(g: Graph, op: str) -> Any:
     factors = [float(np.float32(g.choose(FACTORS))) for _ in range(2)]
     if any(int(n * f) < 1 for n, f in zip(g.values[x].shape[2:], factors, strict=True)):
         raise Reject("nothing is left")
-    axes = list(zip(g.values[x].shape[2:], factors, strict=True))
-    if not all(floor(n * shortest_fraction(f)) == _product(n, f) for n, f in axes):
+    exact, first = _agree(g.values[x].shape[2:], factors, Fraction), not any(n.op_type == op for n in g.nodes)
+    if not _agree(g.values[x].shape[2:], factors, shortest_fraction):
         raise Reject("onnxruntime rounds the product first")
-    exact, first = (
-        all(floor(n * Fraction(f)) == _product(n, f) for n, f in axes),
-        not any(n.op_type == op for n in g.nodes),
-    )
     if g.options and not exact:
         raise Reject("by definition it has another extent")
     if first and exact and g.chance(0.4):
@@ -56,6 +53,8 @@ def resize(g: Graph, op: str) -> Any:
             # onnxruntime keeps the input's size where axes are negative, whatever the policy.
             policy = g.choose(["stretch", "not_larger", "not_smaller"]) if min(listed) > 0 else "stretch"
             return g.node(op, [x, ""], sizes=sizes, axes=listed, keep_aspect_ratio_policy=policy, **how)
+        if not _agree([g.values[x].shape[k] for k in listed], factors, Fraction if g.options else shortest_fraction):
+            raise Reject("onnxruntime rounds the product of other axes first")
         return g.node(op, [x, ""], scales=np.array(factors, np.float32), axes=listed, **how)
     return g.node(op, [x, roi], scales=np.array([1, 1, *factors], np.float32), **how)
 
@@ -83,6 +82,11 @@ def short_time(g: Graph, op: str) -> Any:
     if g.chance(0.5):
         reads[2:] = [g.leaf(g.rng.uniform(0.1, 1, length).astype(np.float32), True)]
     return g.node(op, reads, onesided=single)
+
+
+def _agree(extents: Sequence[int], factors: Sequence[float], known_as: Callable[[float], Fraction]) -> bool:
+    """Whether results have the extents of onnxruntime, by what factors are taken for."""
+    return all(floor(n * known_as(f)) == _product(n, f) for n, f in zip(extents, factors, strict=True))
 
 
 def _product(extent: int, factor: float) -> int:
