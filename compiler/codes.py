@@ -107,8 +107,8 @@ CODES: dict[str, Code] = {
     ),
     "OCC0306": Code(
         "the model needs Python at run time",
-        "C programs run kernels, copies, If and Scan on tensors whose extents depend only on the inputs' "
-        "extents. The message names the other nodes. Artifacts of such models run in Python.",
+        "C programs run what is compiled, on tensors. The message names the nodes that Python runs: those on texts, "
+        "sequences and optionals, and those that wait for the values of a run. Artifacts of such models run in Python.",
     ),
     "OCC0307": Code(
         "the precision mode of the build is too narrow for a node",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from occ.runtime.dims import DimExpr, symbols
-from occ.runtime.manifest import Manifest
+from occ.runtime.manifest import Manifest, TensorInfo
 from occ.runtime.native.call import MOST_AXES
 
 
@@ -45,13 +45,22 @@ def result_rows(m: Manifest) -> list[Row]:
     return rows
 
 
+def is_decided_by_runs(m: Manifest, info: TensorInfo) -> bool:
+    """Whether the rank of an output depends on sizes, or its extents depend on data."""
+    return info.kind == "unranked" or bool(_decided(m, info))
+
+
+def _decided(m: Manifest, info: TensorInfo) -> set[str]:
+    """The symbols of an output that are not extents of inputs."""
+    return {s for e in info.shape for s in symbols(e)} - {e for i in m.inputs for e in i.shape if isinstance(e, str)}
+
+
 def open_outputs(m: Manifest) -> list[str]:
     """Outputs whose rank depends on sizes, or whose extents depend on data, each with the deciding node."""
-    shown = {e for i in m.inputs for e in i.shape if isinstance(e, str)}
     found: list[str] = []
     for b, info in zip(m.plan.outputs, m.outputs, strict=True):
-        decided = {s for e in info.shape for s in symbols(e)} - shown
-        if info.kind == "unranked" or decided:
+        decided = _decided(m, info)
+        if is_decided_by_runs(m, info):
             what = "rank" if info.kind == "unranked" else "extents"
             by = next((s.nodes for s in m.plan.steps if b in s.writes or decided & {row[2] for row in s.binds}), [])
             found.append(

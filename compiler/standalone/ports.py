@@ -6,6 +6,7 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from occ.compiler.native_entry.output_shapes import is_decided_by_runs
 from occ.runtime.dims import DimExpr, symbols, text
 from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.manifest import Manifest, TensorInfo
@@ -36,10 +37,15 @@ def identifier(name: str, taken: Iterable[str] = ()) -> str:
 
 @dataclass(frozen=True)
 class Port:
-    """An input or output: its type, and its field."""
+    """An input or output: its type, and its field.
+
+    Attributes:
+        is_tensor: whether the field is an `occ_tensor`, because only a run determines the shape.
+    """
 
     info: TensorInfo
     field: str
+    is_tensor: bool = False
 
 
 @dataclass(frozen=True)
@@ -70,13 +76,18 @@ class Ports:
 
         shown = dict.fromkeys(s for i in m.inputs for e in i.shape for s in sorted(symbols(e)))
         inputs = [Port(i, field(i.name)) for i in m.inputs]
-        outputs = [Port(o, field(o.name)) for o in m.outputs]
+        outputs = [Port(o, field(o.name), is_decided_by_runs(m, o)) for o in m.outputs]
         return cls(name, {s: field(labels.get(s, s)) for s in shown}, labels, inputs, outputs)
 
     @property
     def counts(self) -> list[str]:
         """The functions that report the element counts of outputs."""
-        return [f"{self.name}_{p.field}_count" for p in self.outputs if not isinstance(_elements(p.info), int)]
+        return [f"{self.name}_{p.field}_count" for p in self.counted if not isinstance(_elements(p.info), int)]
+
+    @property
+    def counted(self) -> list[Port]:
+        """The outputs whose element counts follow from the sizes of inputs."""
+        return [p for p in self.outputs if not p.is_tensor]
 
     def size(self, e: DimExpr) -> str:
         """A size as an expression of C over the fields of `p`."""
@@ -91,8 +102,9 @@ class Ports:
         return made
 
     def shown(self, info: TensorInfo) -> str:
-        """A type as text: `f32[n,8]`."""
-        return f"{info.dtype}[{','.join(text(e, self.labels) for e in info.shape)}]"
+        """A type as text: `f32[n,8]`; `?` is an extent that a run determines, and `...` are any."""
+        shape = [text(e, self.labels) if symbols(e) <= self.sizes.keys() else "?" for e in info.shape]
+        return f"{info.dtype}[{'...' if info.kind == 'unranked' else ','.join(shape)}]"
 
 
 _FUNCTIONS = {"//": "quotient", "min": "least", "max": "most"}
@@ -108,6 +120,11 @@ OCC_API int {name}_open_memory(const void *weights, size_t bytes, occ_model **mo
 """
 
 
+_OF_RUNS = """
+   An occ_tensor has the shape that a run determines: with `data` null the library allocates, later runs use that memory
+   again, and occ_free frees it. */"""
+
+
 def header(ports: Ports, *, link: str, weights: str, producer: str) -> str:
     """NAME.h.
 
@@ -120,10 +137,11 @@ def header(ports: Ports, *, link: str, weights: str, producer: str) -> str:
     n = ports.name
     sizes = [f"    int64_t {field}; /* size {ports.labels.get(s, s)} */" for s, field in ports.sizes.items()]
     inputs = [f"    const {c_type(p.info)} *{p.field}; /* {_said(p, ports)} */" for p in ports.inputs]
-    outputs = [f"    {c_type(p.info)} *{p.field}; /* {_said(p, ports)} */" for p in ports.outputs]
+    types = ("occ_tensor" if p.is_tensor else c_type(p.info) for p in ports.outputs)
+    outputs = [f"    {c} *{p.field}; /* {_said(p, ports)} */" for c, p in zip(types, ports.outputs, strict=True)]
     fields = [*sizes, *inputs, *outputs] or ["    char unused;"]
     where = f"`weights` is the path of {weights}, which is mapped" if weights else "`weights` is ignored"
-    how = _linking(n, link)
+    how, more = _linking(n, link), _OF_RUNS if any(p.is_tensor for p in ports.outputs) else " */"
     return f"""/* {n}: a model compiled by {_plain(producer)}. {how} All functions of occ.h take the model that {n}_open opens. */
 #ifndef OCC_MODEL_{n}
 #define OCC_MODEL_{n}
@@ -133,7 +151,7 @@ def header(ports: Ports, *, link: str, weights: str, producer: str) -> str:
 extern "C" {{
 #endif
 
-/* Sizes, inputs and outputs of a run, dense and row-major. Outputs that are aligned to 64 bytes are not copied. */
+/* Sizes, inputs and outputs of a run, dense and row-major. Outputs that are aligned to 64 bytes are not copied.{more}
 typedef struct {n}_ports {{
 {chr(10).join(fields)}
 }} {n}_ports;
@@ -145,7 +163,7 @@ OCC_API int {n}_open(const char *weights, occ_model **model);
 OCC_API int {n}_run(occ_model *model, const {n}_ports *p);
 
 /* Elements of the outputs. */
-{chr(10).join(_count(p, ports) for p in ports.outputs)}
+{chr(10).join(_count(p, ports) for p in ports.counted)}
 
 #ifdef __cplusplus
 }}
@@ -206,7 +224,8 @@ def glue(ports: Ports, *, digest: str, size: int, embedded: str) -> str:
     """
     n = ports.name
     inputs = ", ".join(_tensor(p, ports, "p->{}", "0") for p in ports.inputs)
-    outputs = ", ".join(_tensor(p, ports, "p->{}", "SIZE_MAX") for p in ports.outputs)
+    outputs = ", ".join(_output(p, ports) for p in ports.outputs)
+    made = [f"    if (p->{p.field}) *p->{p.field} = outputs[{k}];" for k, p in enumerate(ports.outputs) if p.is_tensor]
     return f"""#include "{n}.h"
 #include "linked.h"
 
@@ -225,7 +244,8 @@ int {n}_run(occ_model *model, const {n}_ports *p) {{
     if (!p) return occ_run(model, nullptr, {len(ports.inputs)}, nullptr, {len(ports.outputs)});
     const occ_tensor inputs[] = {{{inputs or "{}"}}};
     occ_tensor outputs[] = {{{outputs or "{}"}}};
-    return occ_run(model, inputs, {len(ports.inputs)}, outputs, {len(ports.outputs)});
+    const int status = occ_run(model, inputs, {len(ports.inputs)}, outputs, {len(ports.outputs)});
+{"".join(f"{line}{chr(10)}" for line in made)}    return status;
 }}
 
 {chr(10).join(_counts(ports))}
@@ -238,9 +258,16 @@ def _counts(ports: Ports) -> list[str]:
     n = ports.name
     return [
         f"int64_t {n}_{p.field}_count(const {n}_ports *p) {{ return {ports.size(e)}; }}"
-        for p in ports.outputs
+        for p in ports.counted
         if not isinstance(e := _elements(p.info), int)
     ]
+
+
+def _output(p: Port, ports: Ports) -> str:
+    """An output of a run; of a null pointer one that may have no elements."""
+    if not p.is_tensor:
+        return _tensor(p, ports, "p->{}", "SIZE_MAX")
+    return f"p->{p.field} ? *p->{p.field} : {_tensor(p, ports, 'nullptr', 'SIZE_MAX')}"
 
 
 def _tensor(p: Port, ports: Ports, value: str, size: str) -> str:

@@ -14,7 +14,6 @@ from pathlib import Path
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.toolchain import Compiler, run_all
 from occ.compiler.diagnostics import error
-from occ.compiler.native_entry.output_shapes import open_outputs
 from occ.compiler.native_entry.read_routines import without_host
 from occ.compiler.objects.archive import archive
 from occ.compiler.objects.processors import Arch, arch_of
@@ -126,9 +125,6 @@ def _check(artifact: Artifact, embed: bool) -> None:
     if why := without_host(artifact.manifest):
         help_ = "build an artifact and run it with `occ run` or `occ.load`"
         raise error("OCC0306", f"this model cannot be linked into a program: {why}", help=help_)
-    if loose := open_outputs(artifact.manifest):
-        help_ = "fix the sizes that determine it with --dim or --shape, or run the artifact with libocc (docs/c.md)"
-        raise error("OCC0306", f"this model cannot be linked into a program: {loose[0]}", help=help_)
     if embed and (total := sum(w.nbytes for w in artifact.manifest.weights)) > _LINKED_BYTES:
         message = f"{total} bytes of weights are too many to link into a program"
         raise error("OCC0603", message, help="leave them in a file with `--weights file`")

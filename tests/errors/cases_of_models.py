@@ -147,5 +147,5 @@ def _(s: Scene):
 
 @case("OCC0306")
 def _(s: Scene):
-    text = "g (float[n] x) => (float[k] y) { r = Relu(x) [culprit] y = Unique(r) }"
+    text = 'g (string[n] x) => (string[n] y) { [culprit] y = StringNormalizer <case_change_action = "LOWER"> (x) }'
     return ["build", s.model(text), "-t", "cpu-jit", "--emit", "static"]
