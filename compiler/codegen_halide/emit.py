@@ -17,7 +17,7 @@ from occ.compiler.ir.te.index import axis_symbols, clamped_below
 from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.reductions import neutral
 from occ.compiler.ir.te.roles import SUM_BLOCK, facts_of_role
-from occ.compiler.ir.te.scatter_rows import passed_on
+from occ.compiler.ir.te.scatter_rows import passed_on, place_before, running
 from occ.compiler.ir.te.schedule import TAILS, Arg, AtMost, Directive
 from occ.compiler.ir.te.walks import transform, walk
 
@@ -298,16 +298,18 @@ class _Generator:
 
     def _scatter(self, s: Scatter) -> None:
         printer = self._printer(s)
-        start = printer.data(s.init) if s.base is None else f"undef<{cpp_type(s.dtype)}>()"
+        start = f"undef<{cpp_type(s.dtype)}>()" if s.base is not None or running(s) else printer.data(s.init)
         self._line(f"{self._at(s)} = {start};")
         passed = passed_on(s)
         for over, own in passed.items():
             self._line(f'Var {over}("{own}");')
         self._domain(f"dom_{s.name}", [a for a in s.over if a.name not in passed])
-        where = [printer.position(e, n, guarded=True) for e, n in zip(s.target, s.shape, strict=True)]
-        at = f"{s.name}({', '.join(reversed(where))})"
+        at = printer.place(s, s.target)
         value = self._exactly(printer.data(s.value))
         match s.combine:
+            case _ if (how := running(s)) is not None:
+                more = self._exactly(f"{printer.place(s, place_before(s))} {'+' if how == 'add' else '*'} {value}")
+                self._line(f"{at} = select({s.over[0].name} > 0, {more}, {value});")
             case "set" | "into":
                 self._line(f"{at} = {value};")
             case "add" | "mul" if s.dtype == F16 and self.halves_in_f32:

@@ -7,7 +7,7 @@ Helpers with the prefix `te_` are in native/te.h: they cover what te defines and
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from occ.compiler.codegen_halide.literals import cpp_type, dim_text, is_counted, literal_text
 from occ.compiler.ir.dim import Dim
@@ -28,6 +28,7 @@ from occ.compiler.ir.te.expr import (
     literal,
     where,
 )
+from occ.compiler.ir.te.function import Scatter
 from occ.compiler.ir.te.index import to_dim, within
 from occ.compiler.ir.te.ranges import Ranges
 from occ.compiler.ir.te.walks import walk
@@ -176,6 +177,11 @@ class Printer:
         if isinstance(read, Load) and self.positions.get(read.source) == extent:
             return found
         return f"clamp({found}, 0, {dim_text(extent - 1)})"
+
+    def place(self, s: Scatter, target: Sequence[Expr]) -> str:
+        """An element of a scatter, clamped to its box."""
+        where = [self.position(e, n, guarded=True) for e, n in zip(target, s.shape, strict=True)]
+        return f"{s.name}({', '.join(reversed(where))})"
 
     def _is_along_border(self, e: Expr) -> bool:
         return bool(self.border) and any(isinstance(n, Index) and n.name == self.border for n in walk(e))

@@ -8,6 +8,7 @@ computes positions `begin` to `end` of the stage's parallel loop (see `plan_loop
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from llvmlite import ir
@@ -23,6 +24,7 @@ from occ.compiler.ir.te.expr import FOLDS, Axis, Call, Expr, Reduce, cast
 from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.reductions import BLOCK, COMBINE, max_steps, neutral
+from occ.compiler.ir.te.scatter_rows import place_before, running
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.native_entry.builder import number
 from occ.compiler.native_entry.loops import Body, for_loop, while_loop
@@ -350,18 +352,25 @@ class KernelEmitter(Expressions):
                 s.name, [self.symbols[a.name] for a in s.axes], self.value(with_approximations(s.init), env), env
             )
 
-        def update(env: Env) -> None:
+        def place(target: Sequence[Expr], env: Env) -> Any:
             offset = I64(0)
-            for e, n in zip(s.target, s.shape, strict=True):
+            for e, n in zip(target, s.shape, strict=True):
                 extent = self.size(n, {})
                 offset = self.b.add(self.b.mul(offset, extent), self._inside(self.value(e, env), extent))
-            address = self._address(s.name, offset)
+            return self._address(s.name, offset)
+
+        def update(env: Env) -> None:
+            address = place(s.target, env)
             value = self.value(with_approximations(s.value), env)
-            if s.combine not in ("set", "into"):
+            if how := running(s):
+                old = self.o.from_memory(self.b.load(place(place_before(s), env)), s.dtype)
+                later = self.b.icmp_signed(">", env.axes[s.over[0].name], I64(0))
+                value = self.b.select(later, self.o.binary(how, old, value, s.dtype), value)
+            elif s.combine not in ("set", "into"):
                 old = self.o.from_memory(self.b.load(address), s.dtype)
                 value = self.o.binary(s.combine, old, value, s.dtype)
             self.b.store(self.o.to_memory(value, s.dtype), address)
 
-        if s.base is None:
+        if s.base is None and not running(s):
             nest(list(s.axes), at, start)
         nest(list(s.over), at, update)

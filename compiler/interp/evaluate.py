@@ -38,6 +38,7 @@ from occ.compiler.ir.te.expr import (
     Size,
 )
 from occ.compiler.ir.te.function import AnyStage, Check, Scatter, TeFunc, loads, reduce_axes
+from occ.compiler.ir.te.scatter_rows import running
 from occ.runtime.errors import RunError
 
 Array = np.ndarray
@@ -110,12 +111,22 @@ def _scatter(s: Scatter, sources: Mapping[str, Array], dims: Mapping[str, int]) 
     over = _Box(s.over, dims, sources)
     if math.prod(over.shape) == 0:
         return out
+    if how := running(s):
+        return _running(s, how, over, out)
     target = tuple(np.broadcast_to(over.value(e), over.shape).reshape(-1) for e in s.target)
     value = np.broadcast_to(over.value(s.value), over.shape).reshape(-1)
     if s.combine in ("set", "into"):
         out[target] = value
     else:
         _SCATTER[s.combine](out, target, value)
+    return out
+
+
+def _running(s: Scatter, how: str, over: _Box, out: Array) -> Array:
+    target = tuple(np.broadcast_to(over.value(e), over.shape) for e in s.target)
+    value = np.broadcast_to(over.value(s.value), over.shape)
+    ufunc = np.add if how == "add" else np.multiply
+    out[target] = ufunc.accumulate(value, axis=0, dtype=out.dtype)
     return out
 
 

@@ -3,6 +3,8 @@
 import numpy as np
 import onnx
 import pytest
+from machines import TARGETS as TARGET_OF
+from machines import is_here
 from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
@@ -11,6 +13,10 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 
 TYPES = ("float32", "float64", "float16", "int8", "uint8", "int32", "int64", "uint64")
+MACHINES = [
+    pytest.param(n, marks=pytest.mark.skipif(not is_here(n), reason="this machine has not its instructions"))
+    for n in ("x86-64-v2", "x86-64-v3")
+]
 TARGETS = ("interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain))
 
 
@@ -173,13 +179,16 @@ def test_top_of_nan_none_and_all(target: str, k: int) -> None:
         ("CumProd", 1, 1),
     ],  # which share their code
 )
-def test_running(target: str, op: str, exclusive: int, reverse: int) -> None:
+@pytest.mark.parametrize("width", [1, 3, "w"])
+def test_running(target: str, op: str, exclusive: int, reverse: int, width: int | str) -> None:
+    """Rows in blocks of blocks, and columns, fewer than a vector has lanes and more."""
     opset = 21 if op == "CumSum" else 26
-    m = model(op, "float32", ("a", "n", 3), 1, exclusive=exclusive, reverse=reverse)
+    m = model(op, "float32", ("a", "n", width), 1, exclusive=exclusive, reverse=reverse)
     m.opset_import[0].version = opset
     session = occ.compile(m, target, threads=2)
-    for n in (1, 127, 128, 129, 600):
-        x = np.random.default_rng(n).choice(np.array([-1, 1, 1.001], np.float32), (2, n, 3))
+    for n in (0, 1, 15, 17, 256, 600, 5000):
+        shape = (2, n, width if isinstance(width, int) else 37)
+        x = np.random.default_rng(n).choice(np.array([-1, 1, 1.001], np.float32), shape)
         combined = np.cumsum if op == "CumSum" else np.cumprod
         y = np.flip(x, 1) if reverse else x
         want = combined(y.astype(np.float64), axis=1)
@@ -193,7 +202,34 @@ def test_running(target: str, op: str, exclusive: int, reverse: int) -> None:
 @pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 def test_running_sum_of_a_known_long_axis(target: str) -> None:
-    m = model("CumSum", "int64", (3, 1000), 1)
-    x = values("int32", 3, 1000).astype(np.int64)
-    (want,) = ReferenceEvaluator(m).run(None, {"x": x})
-    np.testing.assert_array_equal(occ.compile(m, target).run({"x": x})["y"], want)
+    for dtype, shape, axis in (
+        ("int64", (3, 1000), 1),
+        ("int32", (5000,), 0),
+        ("float64", (2, 33), 1),
+        ("int64", (300, 70), 0),
+        ("uint64", (4, 9, 20), 1),
+    ):
+        m = model("CumSum", dtype, shape, axis)
+        x = np.random.default_rng(0).integers(0, 99, shape).astype(dtype)
+        (want,) = ReferenceEvaluator(m).run(None, {"x": x})
+        np.testing.assert_array_equal(occ.compile(m, target).run({"x": x})["y"], want)
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("machine", MACHINES)
+def test_running_in_shorter_vectors(machine: str) -> None:
+    for shape, axis in (((3, 1003), 1), (("n", "m"), 1), ((90, 21), 0), (("n", "m"), 0)):
+        m = model("CumSum", "float32", shape, axis)
+        session = occ.compile(m, "cpu", options={"halide.target": TARGET_OF[machine]}, threads=2)
+        for dims in ((90, 21), (3, 1003)) if "n" in shape else (shape,):
+            x = np.random.default_rng(0).integers(-9, 9, dims).astype(np.float32)
+            np.testing.assert_array_equal(session.run({"x": x})["y"], np.cumsum(x, axis))
+
+
+def test_what_comes_later_than_an_element_does_not_take_part() -> None:
+    """Infinity times zero would be NaN."""
+    m = model("CumSum", "float32", (2, 600), 1)
+    x = np.ones((2, 600), np.float32)
+    x[0, 300], x[1, 37] = np.inf, np.nan
+    for target in ("interp", "cpu-jit"):
+        np.testing.assert_array_equal(occ.compile(m, target).run({"x": x})["y"], np.cumsum(x, 1))

@@ -169,6 +169,25 @@ def test_scatter_reads_back_and_runs(combine):
     assert parse(module_text(module_with(f))).te["f"] == f
 
 
+@pytest.mark.parametrize(("combine", "of"), [("running_add", np.cumsum), ("running_mul", np.cumprod)])
+def test_running_combinations_read_back_and_run(combine, of):
+    t = Builder()
+    x = t.map((4, 3), lambda i, j: ex.cast(dt.F32, i + j) + 1.0, name="x")
+    s = t.scatter(
+        (3, 4),
+        lambda *i: ex.literal(0.0, dt.F32),
+        (4, 3),
+        lambda u, v: [v, 3 - u],
+        lambda u, v: x[u, v],
+        combine=combine,
+    )
+    f = TeFunc("f", (), (), tuple(t.stages), (Param(s.name, s.type),))
+    (got,) = run(f, [], {})
+    want = of(1.0 + np.add.outer(np.arange(4), np.arange(3)), axis=0)[::-1].T
+    assert np.array_equal(got, want)
+    assert parse(module_text(module_with(f))).te["f"] == f
+
+
 def test_a_failed_check_names_its_message():
     from occ.runtime.errors import RunError
 

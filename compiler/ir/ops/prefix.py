@@ -7,11 +7,12 @@ from collections.abc import Callable
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.dim import product
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.operator.ranks import same
 from occ.compiler.ir.operator.spec import OpSpec, op
 from occ.compiler.ir.ops.movement import static_ints
-from occ.compiler.ir.ops.prefix_sums import running
+from occ.compiler.ir.ops.prefix_sums import columns, running
 from occ.compiler.ir.shape import equal_dims, normalize_axis, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, minimum, where, wrap
@@ -35,8 +36,10 @@ def _cumulative(name: str, combine: str, neutral: int) -> OpSpec:
             before = turned((*i[:k], i[k] - 1, *i[k + 1 :]))
             return where(i[k] >= 1, cast(dtype, x[before]), one)
 
-        # Columns are read as they are. A copy of rows, in contrast, is inlined, and changes what is kept in memory.
-        plain = k < x.rank - 1 and not a.reverse and not a.exclusive and dtype == x.dtype
+        if product(x.shape[k + 1 :]) != 1:
+            value = columns(t, x.shape, k, lambda *i: start(*turned(i)), combine, one, reverse=bool(a.reverse))
+            return value if dtype == x.dtype else t.map(x.shape, lambda *i: cast(x.dtype, value[i]), name="narrow")
+        plain = not a.reverse and not a.exclusive and dtype == x.dtype
         value = running(t, x if plain else t.map(x.shape, start, name="start"), k, combine, one)
         if not a.reverse and dtype == x.dtype:
             return value

@@ -73,7 +73,9 @@ class Scatter:
 
     `combine` is `set`, `add`, `mul`, `max` or `min`; or `into`, which is `set` if `init` reads each element of a
     parameter at its own position, and the caller gives that parameter the memory of the result: native code does not
-    touch the rest. A target outside the box is the caller's error (see `Check`).
+    touch the rest. `running_add` and `running_mul` combine each value with the element that was written one step before
+    along the first axis of `over`, if there is one; their targets cover the box, so `init` is never seen. A target
+    outside the box is the caller's error (see `Check`).
     """
 
     name: str

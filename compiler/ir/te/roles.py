@@ -28,6 +28,7 @@ SQUARES = "squares"  # read across the rows of a tensor
 SAMPLES = "samples"  # by `deform_samples`: sums of pixels at positions from tables, channels last
 UNPACKED = "unpacked_sum"  # by `block_matmul`: sums of activations times weights that are unpacked to f32
 POSITIONS = "positions"  # by the schedule: where a gather loads each element, clamped to the axis
+PREFIX = "prefix"  # sums of a block's elements up to each of them
 SUM_BLOCK = "sum_block"  # a block of a long sum: terms past its end are 0, and a loop over those before is shorter
 
 
@@ -63,7 +64,7 @@ ROLES = {
         Role(KEYS_OF_CHUNK, border_axis=0),
         Role(WINDOW_ROWS, own_memory=True),
         Role(POSITIONS, own_memory=True),
-        *map(Role, (PANELS, SQUARES, SAMPLES, CONV, PEAK, HEADS, SUM_BLOCK, UNPACKED)),
+        *map(Role, (PANELS, SQUARES, SAMPLES, CONV, PEAK, HEADS, PREFIX, SUM_BLOCK, UNPACKED)),
         *(
             Role(name, _KEEPS_AXES.get(name, ()), any_order_sum=True)
             for name in (*WINOGRAD.values(), *STRASSEN.values())

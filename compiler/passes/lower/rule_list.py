@@ -25,7 +25,9 @@ from occ.compiler.passes.schedule.rules.fused_rows import fused_rows
 from occ.compiler.passes.schedule.rules.gathered_elements import gathered_elements
 from occ.compiler.passes.schedule.rules.packed_contraction import packed_contraction
 from occ.compiler.passes.schedule.rules.planar_window import planar_window
+from occ.compiler.passes.schedule.rules.prefix_blocks import prefix_blocks
 from occ.compiler.passes.schedule.rules.resample import resample
+from occ.compiler.passes.schedule.rules.running_columns import running_columns
 from occ.compiler.passes.schedule.rules.scattered_rows import scattered_rows
 from occ.compiler.passes.schedule.rules.sequential_folds import sequential_folds
 from occ.compiler.passes.schedule.rules.transpose_tiles import transpose_tiles
@@ -60,6 +62,7 @@ RULES = (
         ScheduleRule.of,
         (
             fused_rows,
+            prefix_blocks,
             sequential_folds,
             vector_folds,
             depthwise_planes,
@@ -71,6 +74,7 @@ RULES = (
             gathered_elements,
             elementwise,
             vector_reduction,
+            running_columns,
             scattered_rows,
         ),
     ),

@@ -209,4 +209,18 @@ def vectorise(out: StageSchedule, s: TeStage, facts: ScheduleFacts, *, outer: in
     lanes = facts.machine.lanes(element_bits(s), last.extent)
     if lanes > 1:
         tail = row_tail(last.extent, lanes)
+        if tail == "ShiftInwards" and _by_blocks(s, lanes, facts):
+            tail = "GuardWithIf"  # shifted, the last vector would be in two blocks, and all would be taken apart
         out.vectorize(out.axes[-1], lanes, tail)
+
+
+def _by_blocks(s: TeStage, lanes: int, facts: ScheduleFacts) -> bool:
+    """Whether a stage reads one element for each block of its last axis; blocks are whole vectors."""
+    for r in (s, *facts.inlined_into(s)):
+        if not r.axes or r.axes[-1].extent != s.axes[-1].extent:
+            continue
+        last = Index(r.axes[-1].name)
+        for b in (b for n in walk(r.expr) if isinstance(n, Load) for i in n.index for b in walk(i)):
+            if isinstance(b, Binary) and (b.op, b.lhs) == ("div", last) and isinstance(b.rhs, Const):
+                return int(b.rhs.value.real) % lanes == 0
+    return False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from occ.compiler.ir.te.function import Scatter, TeFunc
-from occ.compiler.ir.te.scatter_rows import passed_on
+from occ.compiler.ir.te.scatter_rows import passed_on, running
 from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import row_tail
@@ -18,7 +18,7 @@ def scattered_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """
     facts = facts_of(f, machine)
     s = facts.root
-    if not isinstance(s, Scatter) or not s.axes:
+    if not isinstance(s, Scatter) or not s.axes or running(s):
         return Declined("it writes each element at its own position")
     last = s.axes[-1]
     lanes = facts.machine.lanes(element_bits(s), last.extent)
