@@ -218,8 +218,9 @@ def _unpacked_sum(t: Builder, x: Tensor, w: Tensor, scales: Tensor, zeros: Tenso
 
     def term(*i):
         *row, p, c, b, h, j, m = i
-        code, at = _code(w[p, b, j, c, m], h, bits), (p, b // ns, c)
-        zero = literal(1 << (bits - 1), U8) if zeros is None else zeros[at]
+        byte, at = cast(I32, w[p, b, j, c, m]), (p, b // ns, c)
+        code = byte if bits == 8 else binary("shr", byte, cast(I32, h * bits)) & ((1 << bits) - 1)
+        zero = literal(1 << (bits - 1), I32) if zeros is None else zeros[at]
         return parts[(*row, b, (h * words + j) * four + m)] * dequantized(code, scales[at], zero, F32)
 
     return t.sum((*x.shape[:-1], panels, width), (blocks, each, words, four), term, name="unpacked", role=UNPACKED)

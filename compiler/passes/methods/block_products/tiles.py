@@ -31,6 +31,7 @@ class Tile:
         terms: elements of a block, by its axes.
         blocks: how many there are.
         tiles: row tiles for which a panel is computed before the next one; 0 for all.
+        group: tiles of columns whose sums are in memory together.
     """
 
     rows: int
@@ -40,17 +41,18 @@ class Tile:
     terms: Sequence[int]
     blocks: Dim
     tiles: int = 0
+    group: int = 1
 
 
 def schedule_root(out: StageSchedule, root: TeStage, tile: Tile) -> tuple[Loop, Loop]:
-    """Schedule the stage in memory: all tiles of a panel, then the next panel.
+    """Schedule the stage in memory: all tiles of a panel, or of a group of them, then the next one.
 
-    Returns its loops over panels and over tiles.
+    Returns its loops over panels, or groups, and over tiles.
     """
     *outer, n = out.axes
     size, into, width = root.axes[-1].extent, (f"o{tile.mark}", f"i{tile.mark}"), tile.lanes * tile.panels
     panels, lane = out.split(n, width, "Auto" if is_multiple(size, width) else "GuardWithIf", into)
-    inner = [lane]
+    inner, across = [lane], list[Loop]()
     if tile.panels > 1:
         within, lane = out.split(lane, tile.lanes, into=(f"p{tile.mark}", f"l{tile.mark}"), root=n)
         inner = [lane, within]
@@ -61,11 +63,14 @@ def schedule_root(out: StageSchedule, root: TeStage, tile: Tile) -> tuple[Loop, 
             outer[-1], tile.rows, symbolic if is_multiple(extent, tile.rows) else "GuardWithIf", into
         )
         inner.append(row)
+    if tile.group > 1:
+        panels, of_group = out.split(panels, tile.group, "Auto", (f"g{tile.mark}", f"n{tile.mark}"), root=n)
+        across = [of_group]
     around: list[Loop] = []
     if tile.tiles and not upper(root.axes[-2].extent) <= tile.tiles * tile.rows:
         block, outer[-1] = out.split(outer[-1], tile.tiles, "GuardWithIf", (f"b{tile.mark}", f"t{tile.mark}"))
         around = [block]
-    out.reorder(*inner, *reversed(outer), panels, *around).vectorize(lane)
+    out.reorder(*inner, *across, *reversed(outer), panels, *around).vectorize(lane)
     for loop in inner[1:]:
         out.unroll(loop)
     if nominal(size) * nominal(tile.blocks) * prod(tile.terms) * tile.rows >= _SERIAL:

@@ -20,6 +20,8 @@ from occ.compiler.passes.schedule.variants.variant import copied
 from occ.compiler.targets.machine import Machine
 
 _ROWS = 96  # minimum rows for which weights are unpacked
+_GROUP = 16  # register tiles of columns that read the same chunk of rows, while it is in L2
+_L1 = 40 << 10  # bytes of a chunk of unpacked weights; a part of it may come from L2
 _PANELS = 2  # panels whose sums are in registers together: each loaded row element is used twice
 
 
@@ -69,7 +71,7 @@ class UnpackedProduct:
         acc, root = f.by_role[UNPACKED], f.stages[-1]
         assert isinstance(root, TeStage)
         self.root, self.lanes = root, fixed(acc.axes[-1])
-        self.near = 2 * machine.near_bytes  # of rows that stay in L2 beside a panel of weights
+        self.near = 2 * machine.near_bytes  # of rows that stay in L2 beside a chunk of weights
         self.tile, self.depth = machine.accumulators // _PANELS, len(acc.axes) - 3
         self.x, self.w, self.acc = self._made(acc)
         self._of(f, acc)
@@ -88,7 +90,7 @@ class UnpackedProduct:
             left, right = right, left
         t, r = Axis(f"{row.name}t", ceildiv(row.extent, self.tile)), Axis(f"{row.name}r", self.tile)
         at = _within(Index(t.name) * self.tile + Index(r.name), row, self.tile)
-        of_x, of_w = [*outer, t, *total.axes, r], [panel, *total.axes, column]
+        of_x, of_w = [*outer, t, *total.axes, r], [*total.axes, panel, column]
         x = _stage(f"x_{acc.name}", of_x, replace_indices(left, {row.name: at}), "x")
         found = _within(Index(panel.name), panel, _PANELS)
         w = _stage(f"w_{acc.name}", of_w, replace_indices(right, {panel.name: found}), "w")
@@ -128,37 +130,46 @@ class UnpackedProduct:
         return transform(e, visit)
 
     def directives(self) -> list[Directive]:
-        """The schedule: blocks of rows, panels, tiles of rows; weights are unpacked once per block."""
+        """The schedule: blocks of rows, groups of panels, chunks of terms, panels, tiles of rows.
+
+        A chunk of a panel's weights is unpacked once per block of rows.
+        """
         out = StageSchedule(self.root)
-        blocks, *terms = (fixed(a) for a in self.w.axes[1:-1])
-        block = max(_ROWS, self.near // (4 * blocks * prod(terms))) // self.tile
-        tile = Tile(self.tile, self.lanes, _PANELS, "many", terms, blocks, block)
-        panels, tiles = schedule_root(out, self.root, tile)
+        blocks, *terms = (fixed(a) for a in self.w.axes[:-2])
+        chunk = _divisor(blocks, max(_L1 // (4 * _PANELS * self.lanes * prod(terms)), 1))
+        rows = max(_ROWS, self.near // (4 * chunk * prod(terms)))
+        rows = 1 << (rows - 1).bit_length()  # prompts are run in powers of two, which leave no short block
+        block = -(-rows // self.tile)
+        group = _divisor(-(-fixed(self.w.axes[-2]) // _PANELS), _GROUP)
+        tile = Tile(self.tile, self.lanes, _PANELS, "many", terms, blocks, block, group)
+        groups = schedule_root(out, self.root, tile)[0]
         x = StageSchedule(self.x).compute_root()
         x.vectorize(x.axes[-2], terms[-1]).unroll(x.axes[-1]).parallel(x.axes[self.depth])
-        return [*out.directives, *x.directives, *self._weights(panels), *self._sum(tiles)]
+        return [*out.directives, *x.directives, *self._sum(groups, group, chunk)]
 
-    def _weights(self, panels: Loop) -> list[Directive]:
-        made = StageSchedule(self.w).compute_at(self.root.name, panels)
-        p, *terms, c = made.axes
-        made.bound_extent(p, _PANELS).bound(c, 0, self.lanes)
-        for loop, axis in zip(terms, self.w.axes[1:-1], strict=True):
-            made.bound(loop, 0, fixed(axis))
-        made.reorder(c, *reversed(terms), p).vectorize(c).unroll(terms[-1])
-        return made.directives
-
-    def _sum(self, tiles: Loop) -> list[Directive]:
-        start, update = StageSchedule(self.acc).compute_at(self.root.name, tiles), StageSchedule(self.acc, update=1)
+    def _sum(self, groups: Loop, group: int, chunk: int) -> list[Directive]:
+        """Schedules the sums of a block of rows and a group of panels, and within them the unpacked weights."""
+        start, update = StageSchedule(self.acc).compute_at(self.root.name, groups), StageSchedule(self.acc, update=1)
         *outer, t, r, p, c = start.axes
-        start.bound(c, 0, self.lanes).bound_extent(p, _PANELS).bound(r, 0, self.tile)
-        for loop in (*outer, t):
-            start.bound_extent(loop, 1)
-        start.vectorize(c).unroll(p).unroll(r)
-        terms = update.reduced
-        update.reorder(c, p, r, *reversed(terms), t, *reversed(outer)).vectorize(c).unroll(p).unroll(r).unroll(
-            terms[-1]
-        )
-        return [*start.directives, *update.directives]
+        start.bound(c, 0, self.lanes).bound_extent(p, _PANELS * group).bound(r, 0, self.tile)
+        start.vectorize(c).unroll(r)
+        chunks, block = update.split(update.reduced[0], chunk)
+        pairs, within = update.split(p, _PANELS)
+        terms = (block, *update.reduced[1:])
+        update.reorder(c, within, r, *reversed(terms), t, pairs, chunks, *reversed(outer)).vectorize(c)
+        update.unroll(within).unroll(r).unroll(terms[-1])
+        made = StageSchedule(self.w).compute_at(self.acc.name, pairs)
+        b, *inner, panel, column = made.axes
+        made.bound_extent(panel, _PANELS).bound(column, 0, self.lanes).bound_extent(b, chunk)
+        for loop, axis in zip(inner, self.w.axes[1:-2], strict=True):
+            made.bound(loop, 0, fixed(axis))
+        made.reorder(column, *reversed(inner), b, panel).vectorize(column).unroll(inner[-1]).unroll(inner[0])
+        return [*start.directives, *update.directives, *made.directives]
+
+
+def _divisor(count: int, most: int) -> int:
+    """The largest divisor of a count that is at most a number."""
+    return next(n for n in range(min(most, count), 0, -1) if count % n == 0)
 
 
 def _within(index: Expr, axis: Axis, step: int) -> Expr:
