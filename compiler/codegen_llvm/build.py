@@ -15,6 +15,7 @@ from llvmlite import ir
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.cache.sources import source_digest, version_of
 from occ.compiler.codegen_llvm.emit import KernelEmitter, with_approximations
+from occ.compiler.codegen_llvm.lane_steps import in_memory_order
 from occ.compiler.codegen_llvm.loop_plan import plan_loops
 from occ.compiler.codegen_llvm.machine import CodeMachine, target_machine
 from occ.compiler.codegen_llvm.optimization_level import is_small
@@ -34,11 +35,12 @@ PACKAGES = ("occ.compiler.codegen_llvm", *ENTRY_PACKAGES)  # packages whose sour
 
 def tasks_of(f: TeFunc, machine: CodeMachine) -> Dim:
     """Extent of the parallel loop that a kernel leaves to its caller, in terms of the function's dims."""
+    f = in_memory_order(f)
     (stage,) = f.stages
     if not isinstance(stage, TeStage):
         return 1
     stage = TeStage(stage.name, stage.axes, with_approximations(stage.expr))
-    return plan_loops(stage, f.shapes, machine.vector_bits).tasks(stage)
+    return plan_loops(stage, f.shapes, machine).tasks(stage)
 
 
 def emit_module(functions: Iterable[TeFunc], machine: CodeMachine) -> ir.Module:
@@ -46,7 +48,7 @@ def emit_module(functions: Iterable[TeFunc], machine: CodeMachine) -> ir.Module:
     module = ir.Module("occ")
     module.triple = machine.triple
     for f in functions:
-        KernelEmitter(f, module, machine.vector_bits).emit()
+        KernelEmitter(f, module, machine).emit()
     return module
 
 

@@ -12,6 +12,8 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.functions import emit_call
+from occ.compiler.codegen_llvm.lane_steps import flat_offset, in_memory_order, lane_step
+from occ.compiler.codegen_llvm.machine import CodeMachine
 from occ.compiler.codegen_llvm.values import Ops, iota, lanes, mangled, memory_type, register_type, undefined
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
@@ -66,9 +68,10 @@ class Env:
 class Expressions:
     """The function of a te function of one stage, its arguments, and the values of expressions in it."""
 
-    def __init__(self, f: TeFunc, module: ir.Module, vector_bits: int) -> None:
+    def __init__(self, f: TeFunc, module: ir.Module, machine: CodeMachine) -> None:
+        f = in_memory_order(f)
         (self.stage,) = f.stages
-        self.f, self.vector_bits = f, vector_bits
+        self.f, self.machine = f, machine
         fn_type = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
         self.fn = ir.Function(module, fn_type, f.name)
         self.fn.attributes.add("nounwind")
@@ -205,8 +208,8 @@ class Expressions:
         shape = self._shape(e.source)
         index = [to_dim(i, self.symbols) for i in e.index]
         if all(d is not None for d in index):
-            flat = self._flat_dim([d for d in index if d is not None], shape)
-            step = self._step(flat, env)
+            flat = flat_offset([d for d in index if d is not None], shape)
+            step = lane_step(flat, env.vector, env.width) if env.vector else 0
             if step == 0:
                 return self._scalar_load(e, self._at_lane_0(flat, env), env)
             if step == 1:
@@ -219,30 +222,6 @@ class Expressions:
                 return self._gather(e, offsets, env)
         offset = self._computed_offset(e, index, shape, env)
         return self._gather(e, offset, env) if lanes(offset) else self._scalar_load(e, offset, env)
-
-    def _flat_dim(self, index: list[Dim], shape: tuple[Dim, ...]) -> Dim:
-        flat: Dim = 0
-        for i, n in zip(index, shape, strict=True):
-            flat = flat * n + i
-        return flat
-
-    def _step(self, flat: Dim, env: Env) -> Dim | None:
-        """The stride of an offset between lanes; None if it is not constant."""
-        if not env.vector:
-            return 0
-        mark = f"{env.vector}'"
-        if mark not in dim.symbols(flat):
-            return 0
-        axis = self.symbols[env.vector]
-        linear = all(
-            isinstance(atom, dim.Symbol) or mark not in dim.symbols(dim.monomial((atom, 1)))
-            for mono, _ in dim.terms_of(flat)
-            for atom, _ in mono
-        )
-        if not linear or not isinstance(axis, dim.Sym):
-            return None
-        step = dim.substitute(flat, {mark: axis + 1}) - flat
-        return None if mark in dim.symbols(step) else step
 
     def _at_lane_0(self, flat: Dim, env: Env) -> Any:
         return self.size(flat, env.axes)
@@ -329,7 +308,7 @@ class Expressions:
     # stores
 
     def _store(self, name: str, index: list[Dim], value: Any, env: Env) -> None:
-        flat = self._flat_dim(index, self._shape(name))
+        flat = flat_offset(index, self._shape(name))
         dtype = next(r.type.dtype for r in self.f.results if r.name == name)
         address = self._address(name, self._at_lane_0(flat, env))
         if not env.vector:

@@ -5,15 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from occ.compiler.codegen_llvm.dot_products import dot_of
+from occ.compiler.codegen_llvm.lane_steps import flat_offset, lane_step
+from occ.compiler.codegen_llvm.machine import CodeMachine
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import FOLDS, ORDERED, Expr, Load, Reduce
 from occ.compiler.ir.te.function import TeStage, reduce_axes
-from occ.compiler.ir.te.index import axis_symbols, step
+from occ.compiler.ir.te.index import axis_symbols, step, to_dim
+from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.walks import walk
 
 _BLOCK = 8192  # elements per task of a one-dimensional stage
 _ROWS = 4
+_LONGEST = 2000  # nodes of the expressions of a tile, whose code grows with them
 
 
 @dataclass(frozen=True)
@@ -25,6 +30,7 @@ class LoopPlan:
         width: number of lanes.
         tile: axis of which `rows` positions are computed together, or empty.
         rows: that number.
+        columns: vectors of a row that are computed together; then the loop over these is outside of the one over rows.
         parallel: axis of the caller's range, or empty.
         block: elements of a task if the vector axis is the only one, otherwise 0.
     """
@@ -33,6 +39,7 @@ class LoopPlan:
     width: int = 0
     tile: str = ""
     rows: int = 1
+    columns: int = 1
     parallel: str = ""
     block: int = 0
 
@@ -40,35 +47,97 @@ class LoopPlan:
         """Extent of the parallel loop."""
         if self.block:
             return dim.ceildiv(s.axes[0].extent, self.block)
-        return next((a.extent for a in s.axes if a.name == self.parallel), 1)
+        extent = next((a.extent for a in s.axes if a.name == self.parallel), 1)
+        return dim.ceildiv(extent, self.rows) if self.parallel and self.parallel == self.tile else extent
 
 
-def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], vector_bits: int) -> LoopPlan:
+def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], machine: CodeMachine) -> LoopPlan:
     """The loops of a stage.
 
     Args:
         s: the stage.
         sources: shapes of everything that it loads.
-        vector_bits: width of a vector register.
+        machine: the machine that code is generated for.
     """
     reductions = [n for n in walk(s.expr) if isinstance(n, Reduce)]
-    arg = any(r.kind in ORDERED for r in reductions)
-    # A fold's reads depend on the previous step: scalars, which processors overlap across rows.
-    candidates = [s.axes[-1].name] if s.axes and not any(r.kind in FOLDS for r in reductions) else []
-    if not arg:
-        candidates += [r.axes[-1].name for r in reductions if r.axes]
-    vector = max(candidates, key=lambda a: _score(a, s, sources), default="")
-    width = max(vector_bits // max((_bits(n) for n in walk(s.expr)), default=32), 2)
+    width = max(machine.vector_bits // max((_bits(n) for n in walk(s.expr)), default=32), 2)
+    vector, width = _lanes(s, reductions, sources, width)
     if vector and _extent(vector, s) is not None and (_extent(vector, s) or 0) < 2:
         vector = ""
     outer = [a.name for a in s.axes if a.name != vector]
     if not outer and vector and reductions == []:
         return LoopPlan(vector, width, block=_BLOCK)
-    tile = _tile_axis(s, sources, vector) if reductions else ""
-    if len(s.axes) > 1 and any(r.kind == "settle" for r in reductions):
-        tile = s.axes[0].name  # rows with similar access: what one has read is in cache for the next
+    tile, rows, columns = _tile(s, reductions, vector, width, sources, machine)
     parallel = next((a.name for a in s.axes if a.name not in (vector, tile)), tile)
-    return LoopPlan(vector, width if vector else 0, tile, _ROWS if tile else 1, parallel)
+    return LoopPlan(vector, width if vector else 0, tile, rows, columns, parallel)
+
+
+def _lanes(s: TeStage, reductions: list[Reduce], sources: Mapping[str, tuple[Dim, ...]], width: int) -> tuple[str, int]:
+    """The axis of the lanes, or "", and their number, at most `width`."""
+    # A fold's reads depend on the previous step: scalars, which processors overlap across rows.
+    candidates = [s.axes[-1].name] if s.axes and not any(r.kind in FOLDS for r in reductions) else []
+    symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
+    for r in reductions if candidates else ():
+        if (dot := dot_of(r, candidates[0], width, symbols, sources)) is not None:
+            return candidates[0], dot.width
+    if not any(r.kind in ORDERED for r in reductions):
+        candidates += [r.axes[-1].name for r in reductions if r.axes]
+    return max(candidates, key=lambda a: _score(a, s, sources, width), default=""), width
+
+
+def _tile(
+    s: TeStage,
+    reductions: list[Reduce],
+    vector: str,
+    width: int,
+    sources: Mapping[str, tuple[Dim, ...]],
+    machine: CodeMachine,
+) -> tuple[str, int, int]:
+    """The axis of a tile, or "", its positions on it, and its vectors."""
+    if not reductions:
+        return "", 1, 1
+    if len(s.axes) > 1 and any(r.kind == "settle" for r in reductions):
+        return s.axes[0].name, _ROWS, 1  # rows with similar access: what one has read is in cache for the next
+    tile = _tile_axis(s, sources, vector)
+    if vector and s.axes and vector == s.axes[-1].name and all(r.kind in COMBINE for r in reductions):
+        shared = _sharing_axis(s, reductions, vector, width, sources)
+        if shared or not tile:
+            return shared, *_tile_sizes(s, vector, width, shared, machine)
+    return tile, _ROWS if tile else 1, 1
+
+
+def _sharing_axis(
+    s: TeStage, reductions: list[Reduce], vector: str, width: int, sources: Mapping[str, tuple[Dim, ...]]
+) -> str:
+    """The innermost axis whose positions all reduce the same vectors, with different factors; or ""."""
+    symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
+    read = [n for r in reductions for n in walk(r.body) if isinstance(n, Load)]
+    vectors = [n for n in read if _step(n, vector, symbols, sources, width) != 0]
+    for a in reversed(s.axes[:-1]):
+        steps = [_step(n, a.name, symbols, sources, 1) for n in vectors]
+        if a.extent != 1 and len(vectors) < len(read) and vectors and all(n == 0 for n in steps):
+            return a.name
+    return ""
+
+
+def _tile_sizes(s: TeStage, vector: str, width: int, tile: str, machine: CodeMachine) -> tuple[int, int]:
+    """Rows and vectors of a row whose sums are in registers at the same time.
+
+    All of them read the same few vectors, and each of these many elements: what limits them is arithmetic.
+    """
+    most = 24 if machine.registers >= 32 else 12  # the others hold a vector of each column, and an element of a row
+    most = max(min(most, _LONGEST // sum(1 for _ in walk(s.expr))), _ROWS)
+    extent, height = _extent(vector, s), _extent(tile, s) if tile else 1
+    count = 8 if extent is None else max(-(-extent // width), 1)
+    wide = 4 if machine.registers >= 32 else 2
+    if height is not None and height * wide < most:
+        columns = min(count, most // height, 8)
+        return height, next((c for c in range(columns, columns // 2, -1) if count % c == 0), columns)
+    columns = next((c for c in (wide, wide - 1, wide + 1) if c and count % c == 0), min(wide, count))
+    rows = max(most // columns, 1)
+    if height is None:
+        return rows, columns
+    return min(range(max(rows - 2, 1), rows + 1), key=lambda n: (-height % n, -n)), columns
 
 
 def _bits(e: Expr) -> int:
@@ -81,19 +150,29 @@ def _extent(axis: str, s: TeStage) -> int | None:
     return found if isinstance(found, int) else None
 
 
-def _steps(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]]) -> list[Dim | None]:
-    """The stride of each load along an axis; None if it is not constant."""
+def _steps(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]], width: int = 1) -> list[Dim | None]:
+    """The stride of each load along an axis, in vectors of `width`; None if it is not constant."""
     symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
     loads = [n for n in walk(s.expr) if isinstance(n, Load)]
     if isinstance(symbols[axis], int):
         return [None] * len(loads)
-    return [step(load, axis, symbols, sources) for load in loads]
+    return [_step(load, axis, symbols, sources, width) for load in loads]
 
 
-def _score(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]]) -> float:
+def _step(
+    load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str, tuple[Dim, ...]], width: int
+) -> Dim | None:
+    found = step(load, axis, symbols, sources)
+    index = [d for i in load.index if (d := to_dim(i, symbols)) is not None]
+    if found is not None or len(index) < len(load.index):
+        return found
+    return lane_step(flat_offset(index, sources[load.source]), axis, width)
+
+
+def _score(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]], width: int) -> float:
     """How efficiently lanes along an axis read memory."""
     extent = _extent(axis, s)
-    score = sum(2.0 if step == 1 else 1.0 if step == 0 else -4.0 for step in _steps(axis, s, sources))
+    score = sum(2.0 if step == 1 else 1.0 if step == 0 else -4.0 for step in _steps(axis, s, sources, width))
     if extent is not None and extent < 8:
         score -= 3.0
     return score + (0.5 if axis in {a.name for a in s.axes} else 0.0)

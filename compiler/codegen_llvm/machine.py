@@ -24,6 +24,8 @@ _FEATURES = {
     "avx512_skylake": ("avx512vl", "avx512bw", "avx512dq"),
     "avx512_cannonlake": ("avx512ifma", "avx512vbmi"),
     "avx512_zen4": ("avx512vnni", "avx512bf16"),
+    "avx512_sapphirerapids": ("avx512vnni", "avx512bf16", "avxvnni"),
+    "avxvnni": ("avxvnni",),
     "arm_dot_prod": ("dotprod",),
     "arm_fp16": ("fullfp16",),
 }
@@ -44,6 +46,24 @@ class CodeMachine:
     cpu: str
     features: str
     vector_bits: int
+
+    @property
+    def registers(self) -> int:
+        """Number of vector registers."""
+        return 32 if self.vector_bits > 256 or not self.is_x86 else 16
+
+    @property
+    def is_x86(self) -> bool:
+        return self.triple.startswith("x86_64")
+
+    def has(self, feature: str) -> bool:
+        """Whether the processor has a feature, by LLVM's name."""
+        return f"+{feature}" in self.features.split(",")
+
+    def multiplies_pairs(self, bits: int) -> bool:
+        """Whether vectors of `bits` are multiplied as 16-bit integers and neighbours added, in one instruction."""
+        needed = {512: "avx512bw", 256: "avx2"}.get(bits)
+        return self.is_x86 and (bits == 128 if needed is None else self.has(needed))
 
 
 @cache

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from occ.compiler.passes.fuse.fuse import Fuse
+from occ.compiler.passes.layout.layout_weights import LayoutWeights
 from occ.compiler.passes.layout.place_joins import PlaceJoins
 from occ.compiler.passes.layout.use_joins import UseJoins
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
+from occ.compiler.passes.methods.int8.use_byte_products import UseByteProducts
 from occ.compiler.passes.pipeline import Pipeline, on_codes, to_kernels
 from occ.compiler.targets.native import JitOptions
 
@@ -15,8 +17,8 @@ def cpu_jit(options: JitOptions = JitOptions()) -> Pipeline:
     """The pipeline of `cpu-jit`."""
     return {
         **on_codes(options),
-        "fused": (*to_kernels(options), UseJoins(strided=False), Fuse()),
-        "layout": (PlaceJoins(strided=False),),
+        "fused": (*to_kernels(options), UseByteProducts(only="MatMulInteger"), UseJoins(strided=False), Fuse()),
+        "layout": (LayoutWeights(products=True), PlaceJoins(strided=False)),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
     }

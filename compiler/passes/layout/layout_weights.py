@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar
 
+from occ.compiler.ir.access import reads
 from occ.compiler.ir.build_te import typed_operands
 from occ.compiler.ir.layout import Layout, pack
 from occ.compiler.ir.module import Module
@@ -23,6 +24,7 @@ class LayoutWeights(Pass):
     """
 
     lanes: int = 0  # f32 per vector; 0 means the target's
+    products: bool = False  # only those of matrix products: convolutions take channels first
 
     name: ClassVar[str] = "layout-weights"
 
@@ -32,7 +34,7 @@ class LayoutWeights(Pass):
         rw = Rewriter(m)
         for op in list(m.walk()):
             layout = weight_layout(op, lanes)
-            if layout is None:
+            if layout is None or (self.products and reads(op) == "channels"):
                 continue
             w = op.operands[1]
             assert isinstance(w, Weight)

@@ -261,6 +261,7 @@ class UseByteProducts(Pass):
 
     bf16: bool = False  # pretend that the processor has the instruction
     some: int = 0  # integers per lane; 0 means the target's
+    only: str = ""  # the operator that is rewritten; empty means all
 
     name: ClassVar[str] = "use-byte-products"
 
@@ -269,7 +270,8 @@ class UseByteProducts(Pass):
             return False
         rw = Rewriter(m)
         pairs = self.bf16 or ctx.machine.dots_bf16
-        changes = rw.apply({**integer_rules(ctx.machine, self.some), **(BF16_RULES if pairs else {})})
+        rules = {**integer_rules(ctx.machine, self.some), **(BF16_RULES if pairs else {})}
+        changes = rw.apply({name: found for name, found in rules.items() if self.only in ("", name)})
         erase_dead(m)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)
