@@ -109,6 +109,8 @@ class Session:
             found = self._quick(inputs, outputs)
             if found is not None:
                 return found
+        if self.for_ranks is not None and (made := self._of_ranks(inputs, outputs)) is not None:
+            return made
         try:
             arrays, env, given = self._checked(inputs, outputs or {})
         except RunError:
@@ -116,8 +118,6 @@ class Session:
             if other is None:
                 raise
             return other.run(inputs, outputs)
-        if self.for_ranks is not None and (made := self._of_ranks(arrays, outputs)) is not None:
-            return made
         results = self.engine.run(arrays, env, given)
         found = {o.name: r for o, r in zip(self._signature.outputs, results, strict=True)}
         return found | {n: y for n, y in outputs.items() if y is not None} if outputs else found
@@ -181,12 +181,13 @@ class Session:
             return None
         return self.otherwise(shapes)
 
-    def _of_ranks(self, arrays: Sequence[Any], outputs: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    def _of_ranks(self, inputs: Mapping[str, Any], outputs: Mapping[str, Any] | None) -> dict[str, Any] | None:
         """The results of a session for the ranks in these inputs, if there is one and its assumptions hold."""
-        values = dict(zip(self._names, arrays, strict=True))
-        other = None if self.for_ranks is None else self.for_ranks(values)
+        if self.for_ranks is None or not isinstance(inputs, Mapping) or inputs.keys() != set(self._names):
+            return None
+        other = self.for_ranks(inputs)
         try:
-            return None if other is None else other.run(values, outputs)
+            return None if other is None else other.run(inputs, outputs)
         except RunError as e:
             if e.code != "OCC0503":
                 raise

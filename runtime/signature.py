@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from occ.runtime.containers import check_shape, elements
 from occ.runtime.dims import MOST_COUNTED, Assumption, evaluate, in_order, symbols, text
 from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.errors import RunError
-from occ.runtime.manifest import SCALARS, Constraint, DimExpr, DimInfo, Manifest, TensorInfo
+from occ.runtime.manifest import SCALARS, Constraint, DimInfo, Manifest, TensorInfo
 from occ.runtime.resident import Resident
 
 
@@ -163,7 +164,8 @@ class Signature:
             return None
         if info.kind in ("sequence", SCALARS["sequence"]) or (optional and isinstance(value, (list, tuple))):
             nested = (list, tuple, dict)
-            return [(self._array if isinstance(v, nested) else self._tensor)(info, dtype, v, False) for v in value]
+            listed = elements(info, value)
+            return [(self._array if isinstance(v, nested) else self._tensor)(info, dtype, v, False) for v in listed]
         return self._tensor(info, dtype, value, resident)
 
     def _tensor(self, info: TensorInfo, dtype: np.dtype, value: Any, resident: bool) -> Any:
@@ -185,10 +187,7 @@ class Signature:
                 f"the input `{info.name}` is {array.dtype}, the model takes {dtype}",
                 f"convert it: `x.astype({str(dtype)!r})`",
             )
-        if _declares(info) and not _is_within(info.shape, array.shape):
-            takes = ",".join("?" if e == -1 else str(e) for e in info.shape)
-            what = f"the input `{info.name}` has a tensor of shape {[*array.shape]}, the model takes [{takes}] there"
-            raise RunError("OCC0501", what)
+        check_shape(info, array.shape)
         if dtype.kind == "O" and (wrong := [v for v in array.reshape(-1) if not isinstance(v, (str, bytes))]):
             what = f"an element of the input `{info.name}` is {type(wrong[0]).__name__}, but the model takes texts"
             raise RunError("OCC0501", what, "convert it: `x.astype(str)`")
@@ -275,16 +274,6 @@ class Signature:
         if info.kind != "tensor":
             return f"{info.kind} of {info.dtype}"
         return f"{info.dtype}[{','.join(text(e, self.labels) for e in info.shape)}]"
-
-
-def _declares(info: TensorInfo) -> bool:
-    """Whether an input declares the shape of tensors in it."""
-    return info.kind in SCALARS.values() or (info.kind in SCALARS and bool(info.shape))
-
-
-def _is_within(stated: Sequence[DimExpr], shape: Sequence[int]) -> bool:
-    """Whether a tensor in a container has the stated extents, of which -1 may be any."""
-    return len(stated) == len(shape) and all(e in (-1, n) for e, n in zip(stated, shape, strict=True))
 
 
 def as_array(value: Any, resident: bool) -> Any:

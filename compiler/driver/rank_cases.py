@@ -61,6 +61,6 @@ class RankCases:
 
 def _rank(value: Any) -> int | None:
     """The rank of all tensors in a container; None if there are none, or ranks differ."""
-    tensors = value if isinstance(value, list) else [value]
+    tensors = value if isinstance(value, (list, tuple)) else [value]
     ranks = {x.ndim if isinstance(x, np.ndarray) else None for x in tensors}
     return ranks.pop() if len(ranks) == 1 else None

@@ -232,6 +232,9 @@ def test_undeclared_ranks_are_compiled_for(ends: tuple[int, ...], target: str) -
         assert m.for_ranks({"s": unlike}) is None
     with pytest.raises(RunError):  # of unlike ranks, which ConcatFromSequence does not take
         m.run({"s": unlike})
+    for wrong in ({}, {"s": alike, "t": alike}, {"s": [alike[0].astype(np.float64)]}, {"s": ["text"]}, {"s": 1}, None):
+        with pytest.raises(RunError, match="OCC0501"):
+            m.run(wrong)
 
 
 def test_a_shape_declares_tensors_of_a_sequence() -> None:
