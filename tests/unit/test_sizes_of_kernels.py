@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -11,6 +13,8 @@ from onnx import helper, numpy_helper
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.dim import floordiv, maximum, put_atoms, symbol, terms_of
+from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.passes.lower.lower_te import kernel_name
 from occ.compiler.passes.te.canonical import _functions, _is_all
 
 
@@ -201,3 +205,58 @@ def test_layers_at_other_depths_of_a_decoder_share_a_kernel() -> None:
         x = np.random.default_rng(h).standard_normal((n, 8, h, w)).astype(np.float32)
         (want,) = right.run(None, {"x0": x})
         np.testing.assert_allclose(session.run({"x0": x})["b0"], want, rtol=1e-3, atol=1e-4)
+
+
+def convolution(channels: int, filters: int, plane: int, group: int = 1) -> onnx.ModelProto:
+    """A 3 x 3 convolution of a square plane, after one that makes its operand channels-last."""
+    rng = np.random.default_rng(0)
+    shapes = {"u": (channels, 8, 1, 1), "w": (filters, channels // group, 3, 3)}
+    w = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
+    nodes = [
+        helper.make_node("Conv", ["x", "u"], ["a"]),
+        helper.make_node("Conv", ["a", "w"], ["y"], pads=[1, 1, 1, 1], group=group),
+    ]
+    x = helper.make_tensor_value_info("x", 1, [1, 8, plane, plane])
+    graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", 1, None)], w)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+def last_kernel(model: onnx.ModelProto) -> TeFunc:
+    """The kernel of a model's last convolution at -O2."""
+    m = Compilation(model, Settings("cpu", options={"optimize": "2"})).advance("scheduled")
+    names = [op.attrs["te"] for op in m.walk() if op.name == "call" and "te" in op.attrs]
+    return m.te[[n for n in names if n.startswith(("conv", "winograd"))][-1]]
+
+
+def operand(f: TeFunc) -> set[str]:
+    """The extents of the first operand of a kernel."""
+    return {str(d) for d in f.params[0].type.dims}
+
+
+def test_a_plane_that_stays_a_number_is_not_written_in_terms_of_channels() -> None:
+    """The width of 27 is near twice 16 channels by chance."""
+    f = last_kernel(convolution(32, 128, 27))
+    assert f.name.startswith("winograd")
+    assert operand(f) == {"27", "16*K"}
+    _, text = kernel_name("f", f)
+    assert not re.search(r"K [+-] \d", text), "no position is computed from the number of channels"
+
+
+def test_channels_of_small_planes_stay_numbers_where_windows_slide() -> None:
+    assert operand(last_kernel(convolution(48, 48, 28, group=48))) == {"28", "48"}
+    assert not operand(last_kernel(convolution(48, 48, 160, group=48))) & {"160", "48"}
+
+
+def test_products_of_few_terms_know_how_many() -> None:
+    def terms(k: int) -> str:
+        w = numpy_helper.from_array(np.ones((k, 96), np.float32), "w")
+        x = helper.make_tensor_value_info("x", 1, [3136, k])
+        nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+        graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", 1, None)], [w])
+        model = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+        m = Compilation(model, Settings("cpu", options={"optimize": "2"})).advance("scheduled")
+        (f,) = m.te.values()
+        return str(f.params[0].type.dims[1])
+
+    assert terms(24) == "24"
+    assert "K" in terms(96)

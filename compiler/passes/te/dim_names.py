@@ -20,7 +20,7 @@ def named_by_role(f: TeFunc, free: Set[str]) -> TeFunc:
         f: a function.
         free: names of dims that may be changed.
     """
-    product = next((s for s in f.stages if isinstance(s, TeStage) and _is_product(s)), None)
+    product = next((s for s in f.stages if isinstance(s, TeStage) and is_product(s)), None)
     if product is None:
         return f
     bounds = symbols(
@@ -38,7 +38,8 @@ def named_by_role(f: TeFunc, free: Set[str]) -> TeFunc:
     return replace(bind_dims(f, made), dims=dims)
 
 
-def _is_product(s: TeStage) -> bool:
+def is_product(s: TeStage) -> bool:
+    """Whether a stage sums products of two values."""
     r = s.expr
     return isinstance(r, Reduce) and r.kind == "sum" and isinstance(r.body, Binary) and r.body.op == "mul"
 

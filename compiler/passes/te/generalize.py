@@ -23,10 +23,9 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.te.bind_dims import bind_dims, with_dims, without_whole_parts
 from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
+from occ.compiler.passes.te.measured_extents import SMALL, measured_axes
 from occ.compiler.passes.te.scaled_dims import scaled
 
-SMALL = 8  # extents up to this stay numbers: taps of windows, colour channels, unrolled loops
-PLANE = 128  # and these, of planes that windows slide over which sum taps and colours alone
 _NEAR = 8  # how much a derived size may differ from a multiple of another one: borders of windows
 
 # Schedules whose kernels find rows by a pitch, also of whole tensors: it costs Winograd 0.98 to 1.00, products 1.01.
@@ -146,16 +145,6 @@ def _is_known(facts: Sequence[AxisFacts]) -> bool:
     return any(x.known for x in facts) or bool(tiled and not cut - tiled)
 
 
-def slid_axes(s: AnyStage) -> set[str]:
-    """Axes along which the window of a stage slides that sums taps alone: of a depthwise convolution or a pool."""
-    taps = {a.name for a in reduce_axes(*s.exprs[:1])}
-    if not taps or any(not isinstance(a.extent, int) or a.extent > SMALL for a in reduce_axes(*s.exprs[:1])):
-        return set()
-    indices = [i for n in loads(*s.exprs) for i in n.index if not isinstance(i, Index)]
-    named = [{x.name for x in walk(i) if isinstance(x, Index)} for i in indices]
-    return {a.name for a in s.axes for names in named if a.name in names and names & taps}
-
-
 class _Sizes:
     """The sizes of a function: classes of equal extents, each a number or a dim.
 
@@ -170,7 +159,9 @@ class _Sizes:
         self.number: dict[Slot, int] = {}  # by slot, if it has one
         self.size: dict[Slot, Dim] = {}  # by root of the class
         self.values: dict[str, int] = {}
-        self.slid: set[Slot] = {(name, -1) for s in f.stages for name in slid_axes(s)}
+        self.measured: set[Slot] = (
+            set() if self.of_parts else {(name, -1) for s in f.stages for name in measured_axes(s)}
+        )
         self.computed: dict[str, Dim] = {}  # by the call, of its other dims
         self.free: list[str] = []  # new dims, in order
         self._slots()
@@ -267,12 +258,8 @@ class _Sizes:
             return
         n = self.number[root]
         facts = [self.facts.axes[s] for (s, k) in self._members(root) if k < 0]
-        if (
-            n <= SMALL
-            or n in self.kept
-            or _is_known(facts)
-            or (n <= PLANE and not self.slid.isdisjoint(self._members(root)))
-        ):
+        measured = not self.measured.isdisjoint(self._members(root))
+        if n <= SMALL or n in self.kept or measured or _is_known(facts):
             self.size[root] = n
             return
         by = lcm(*(x.multiple_of for x in facts), *(t for t in self._tiles(root) if n % t == 0))
@@ -351,18 +338,24 @@ class _Sizes:
         return transform(e, visit)
 
     def _named(self, value: int, s: AnyStage, near: Expr, own: Sequence[Slot]) -> Expr | None:
-        """The size that a number is, among the available ones: equal, or different by a border."""
-        slots: list[Slot] = [*own]
-        if isinstance(near, Load):
-            slots += [(near.source, k) for k in range(len(near.index))]
-        slots += reversed([(n.name, -1) for n in walk(near) if isinstance(n, Index)])
+        """The size that a number is, among the available ones: equal, or different by a border.
+
+        Numbers in indices of axes whose extents stay numbers stay so too: other extents are near by chance.
+        """
+        used = [(n.name, -1) for n in walk(near) if isinstance(n, Index)]
+        own = [*own, *(() if isinstance(near, Load) else used)]
+        of_source = [(near.source, k) for k in range(len(near.index))] if isinstance(near, Load) else []
+        slots: list[Slot] = [*own, *of_source, *reversed(used)]
         slots += reversed([(a.name, -1) for a in _axes_of(s)])
         slots += [(n.source, k) for n in loads(*s.exprs) for k in range(len(n.index))]
         slots += reversed(self.parent)
         roots = list(dict.fromkeys(map(self._root, slots)))
-        for root in roots:
+        stays = any(self._is_number_near(slot, value) for slot in (*own, *of_source))
+        for root in dict.fromkeys(map(self._root, own)) if stays else roots:
             if self.number.get(root) == value and isinstance(size := self.size.get(root), Sym):
                 return wrap(size)
+        if stays:
+            return None
         for root in roots:
             n = self.number.get(root, 0)
             if n and value % n == 0 and value // n <= _NEAR and isinstance(size := self.size.get(root), Sym):
@@ -372,6 +365,11 @@ class _Sizes:
             if n is not None and abs(n - value) <= _NEAR and isinstance(size := self.size.get(root), Sym):
                 return wrap(size + (value - n))
         return None
+
+    def _is_number_near(self, slot: Slot, value: int) -> bool:
+        """Whether a size that stays a number is a value, or differs from it by a border."""
+        n = self.size.get(self._root(slot))
+        return isinstance(n, int) and n > SMALL and abs(n - value) <= _NEAR
 
     # the schedule
 
