@@ -190,9 +190,12 @@ def _code_sum(
     def block(*i):
         *row, p, c, b = i
         at = (p, b // ns, c)
-        value = _joined(digits, lambda d: dot[(*row, p, b, d, c)] - (0 if signed else total[(*row, d, b)]))
-        if whole is not None and zeros is not None:  # distance of the zero point from the centre, relative to it
-            value = value + (literal(1, F32) - cast(F32, zeros[at]) * (1 / centre)) * whole[(*row, b)]
+        # Sums of one digit are whole numbers of 24 bits, so that nothing is lost if the centre is left in.
+        centred = not signed and not (digits == 1 and zeros is not None)
+        value = _joined(digits, lambda d: dot[(*row, p, b, d, c)] - (total[(*row, d, b)] if centred else 0))
+        if whole is not None and zeros is not None:  # the zero point, or its distance from the centre, relative to that
+            point = cast(F32, zeros[at]) * (-1 / centre)
+            value = value + (point if not centred and not signed else literal(1, F32) + point) * whole[(*row, b)]
         return value * (cast(F32, scales[at]) * steps[(*coded_row(row), b)])
 
     return t.sum((*rows, panels, width), [blocks], block, name="product")
