@@ -72,6 +72,7 @@ class CpuOptions(NativeOptions):
 
     def check(self) -> None:
         """Reject unknown further machines, and a sanitizer that a machine does not have."""
+        super().check()
         for name in self.others:
             if arch_of(name) is None:
                 known = ", ".join(sorted(PROCESSORS))

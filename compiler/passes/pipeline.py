@@ -10,6 +10,7 @@ from occ.compiler.diagnostics import error
 from occ.compiler.ir.stages import ORDER
 from occ.compiler.passes.algorithms.grow_caches import GrowCaches
 from occ.compiler.passes.algorithms.quantize_caches import QuantizeCaches
+from occ.compiler.passes.algorithms.slice_batch import SliceBatch
 from occ.compiler.passes.algorithms.split_transposed_conv import SplitTransposedConv
 from occ.compiler.passes.algorithms.use_fourier_matrices import UseFourierMatrices
 from occ.compiler.passes.algorithms.write_in_place import WriteInPlace
@@ -89,6 +90,7 @@ def to_kernels(options: JitOptions) -> tuple[Pass, ...]:
         Fold(),  # what loop bodies compute from constants alone
         Dce(),
         defer,
+        *((SliceBatch(options.slice_size),) if options.batch_slices != "off" else ()),
         *((GrowCaches(),) if options.caches == "growing" or options.cache == "int8" else ()),
         *((QuantizeCaches(),) if options.cache == "int8" else ()),
         WriteInPlace(),

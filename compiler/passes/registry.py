@@ -9,6 +9,7 @@ from dataclasses import fields
 from occ.compiler.diagnostics import error
 from occ.compiler.passes.algorithms.grow_caches import GrowCaches
 from occ.compiler.passes.algorithms.quantize_caches import QuantizeCaches
+from occ.compiler.passes.algorithms.slice_batch import SliceBatch
 from occ.compiler.passes.algorithms.split_groups import SplitGroups
 from occ.compiler.passes.algorithms.split_transposed_conv import SplitTransposedConv
 from occ.compiler.passes.algorithms.use_fourier_matrices import UseFourierMatrices
@@ -59,6 +60,7 @@ from occ.compiler.passes.methods.winograd.use_winograd import UseWinograd
 _PASSES: tuple[type[Pass], ...] = (
     GrowCaches,
     QuantizeCaches,
+    SliceBatch,
     SplitGroups,
     SplitTransposedConv,
     UseFourierMatrices,

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
 
+from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import default_target
 from occ.compiler.targets.machine import Machine, machine_of
 from occ.compiler.targets.option import Options, option
@@ -45,6 +46,24 @@ class JitOptions(InterpOptions, _DeferredOptions):
         "`int8` makes growing caches of 8-bit codes, with a scale for each head of each token: about a quarter "
         "of the memory; docs/language-models.md lists the loss of accuracy",
     )
+    batch_slices: str = option(
+        "auto",
+        "`auto` runs the layers whose activations leave the caches on slices of a large batch, one after another; a "
+        "number sets the items of a slice, for all layers that act on each item alone; `off` runs each layer on the "
+        "whole batch (docs/batches.md)",
+        key="batch-slices",
+    )
+
+    @property
+    def slice_size(self) -> int:
+        """Items of a slice of the batch; 0 if the compiler chooses."""
+        return int(self.batch_slices) if self.batch_slices.isdecimal() else 0
+
+    def check(self) -> None:
+        """Reject a size of slices that is none."""
+        if self.batch_slices not in ("auto", "off") and not self.slice_size:
+            text = f"option `batch-slices` cannot be `{self.batch_slices}`"
+            raise error("OCC0603", text, help="`auto`, `off`, or how many items a slice has, from 1 on")
 
 
 @dataclass(frozen=True)

@@ -29,8 +29,17 @@ FAULTS = ("OCC0403", "OCC0901", "OCC0902")  # codes that no valid model may see
 SIZES = ("OCC0501", "OCC0503")  # codes of sizes that the build took to be equal
 CERTAIN = frozenset(("STFT", "DFT", "Resize", "Constant"))  # operators that take each size of a valid model
 OPTIONS: Mapping[str, Sequence[Mapping[str, str]]] = {
-    "cpu": ({}, {}, {}, {"strassen": "on"}, {"winograd": "off"}, {"schedule": "fallback"}, {"qdq": "float"}),
-    "cpu-jit": ({}, {}, {"qdq": "float"}),
+    "cpu": (
+        {},
+        {},
+        {},
+        {"strassen": "on"},
+        {"winograd": "off"},
+        {"schedule": "fallback"},
+        {"qdq": "float"},
+        {"batch-slices": "1"},
+    ),
+    "cpu-jit": ({}, {}, {"qdq": "float"}, {"batch-slices": "1"}),
     "interp": ({}, {}, {"qdq": "float"}),
 }
 

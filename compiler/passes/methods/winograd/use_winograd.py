@@ -37,7 +37,7 @@ class UseWinograd(Pass):
         rw = Rewriter(m)
         made: dict[tuple[str, int], Weight] = {}
         used = 0
-        for op in list(m.main.body.body):
+        for op in [op for func in m.funcs.values() for op in func.body.body]:
             if op.name == "Conv" and _pays(op, lanes):
                 w = op.operands[1]
                 assert isinstance(w, Weight)

@@ -1,0 +1,123 @@
+"""Batches in slices: the same results as on the whole batch and as onnxruntime's; those of convolutions to the bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from building import model_of, on_threads
+
+import occ
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
+
+RNG = np.random.default_rng(0)
+WEIGHTS = {
+    "w": RNG.standard_normal((8, 3, 3, 3)).astype(np.float32) / 5,
+    "v": RNG.standard_normal((8, 8, 3, 3)).astype(np.float32) / 8,
+    "m": RNG.standard_normal((8, 10)).astype(np.float32),
+}
+# A net for pictures, of any batch.
+NET = """g (float[{n}, 3, 24, 24] x) => (float[{n}, 10] y, float[{n}, 8, 24, 24] early) {{
+    a = Conv <pads = [1, 1, 1, 1]> (x, w)
+    early = Relu(a)
+    b = Conv <pads = [1, 1, 1, 1]> (early, v)
+    c = Add(b, early)
+    d = GlobalAveragePool(c)
+    e = Reshape(d, shape)
+    f = MatMul(e, m)
+    y = Softmax <axis = 1> (f)
+}}"""
+# What `y` computes of `x`, f32[6, 4, 5], where an item needs others, or its number.
+MIXED = {
+    "sum": "y = ReduceSum <keepdims = 1> (x, zero)",
+    "softmax": "y = Softmax <axis = 0> (x)",
+    "transposed": "y = Transpose <perm = [1, 0, 2]> (x)",
+    "shifted": "y = Slice(x, one, six, zero)",
+    "first": "y = Gather <axis = 0> (x, zero)",
+    "joined": "y = Concat <axis = 0> (x, x)",
+    "running sum": "y = CumSum(x, zero)",
+    "numbered": "r = Range(start, end, step)  f = Cast <to = 1> (r)  g = Reshape(f, column)  y = Mul(x, g)",
+    "a constant for each": "y = Mul(x, items)",
+    "counted": "s = Shape(x)  f = Cast <to = 1> (s)  n = Gather(f, zero)  y = Div(x, n)",
+    "reshaped": "y = Reshape(x, across)",
+    "sorted": "y, i = TopK <axis = 0> (x, one)",
+    "of another item": "z = Gather <axis = 0> (x, backwards)  y = Add(x, z)",
+}
+CONSTANTS = {
+    "zero": np.array([0]), "one": np.array([1]), "six": np.array([6]), "column": np.array([6, 1, 1]), "start": np.array(0),
+    "step": np.array(1), "end": np.array(6), "across": np.array([4, 6, 5]), "backwards": np.arange(6)[::-1].copy(),
+    "items": RNG.standard_normal((6, 1, 1)).astype(np.float32),
+}  # fmt: skip
+
+
+def net(n: int | str) -> onnx.ModelProto:
+    """The net for a batch; a fixed one has it in the shape of its Reshape."""
+    shape = np.array([n if isinstance(n, int) else -1, 8])
+    return model_of(NET.format(n=n), {**WEIGHTS, "shape": shape}, opset=17)
+
+
+def scans(model: onnx.ModelProto, target: str = "cpu-jit", **options: str) -> list[list[int]]:
+    """The shape of the first operand of each Scan."""
+    c = Compilation(model, Settings(target, options={k.replace("_", "-"): v for k, v in options.items()}))
+    c.advance("fused")
+    return [op.operands[0].tensor.dims for op in c.module.main.body if op.name == "Scan"]
+
+
+@pytest.mark.parametrize("n", [6, "n"])
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_results(target: str, n: int | str) -> None:
+    model, x = net(n), RNG.standard_normal((6, 3, 24, 24)).astype(np.float32)
+    theirs = onnxruntime.InferenceSession(model.SerializeToString())
+    whole = occ.compile(model, target, options={"batch-slices": "off"}, threads=1)
+    for size in ("1", "2") if n == 6 else ("1",):
+        for session in on_threads(occ.build(model, target, options={"batch-slices": size})):
+            for items in (6,) if n == 6 else (6, 5, 1):
+                found = session.run({"x": x[:items]})
+                np.testing.assert_array_equal(found["early"], whole.run({"x": x[:items]})["early"])
+                for a, b in zip(found.values(), theirs.run(None, {"x": x[:items]}), strict=True):
+                    np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-6)
+
+
+def test_no_items() -> None:
+    y, early = occ.compile(net("n"), "cpu-jit", options={"batch-slices": "1"}).run(
+        {"x": np.zeros((0, 3, 24, 24), np.float32)}
+    ).values()  # fmt: skip
+    assert y.shape == (0, 10)
+    assert early.shape == (0, 8, 24, 24)
+
+
+@pytest.mark.parametrize("body", MIXED.values(), ids=MIXED)
+def test_items_that_depend_on_each_other_stay_together(body: str) -> None:
+    """The ops before run in slices; what mixes items sees all of them."""
+    used = {name: value for name, value in CONSTANTS.items() if name in body}
+    model = model_of(
+        f"g (float[6, 4, 5] a) => (float[p, q, r] o) {{ e = Exp(a)  x = Tanh(e)  {body}  o = Neg(y) }}", used, opset=17
+    )
+    given = {"a": RNG.standard_normal((6, 4, 5)).astype(np.float32)}
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    assert scans(model, batch_slices="2") == [(3, 2, 4, 5)]
+    (found,) = occ.compile(model, "cpu-jit", options={"batch-slices": "2"}).run(given).values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("n", "size", "wanted"),
+    [(6, "off", None), (6, "auto", None), (6, "4", 2), (6, "6", None), (7, "2", 1), (1, "1", None), ("n", "4", 1)],
+)
+def test_sizes_of_slices(n: int | str, size: str, wanted: int | None) -> None:
+    assert [s[1] for s in scans(net(n), batch_slices=size)] == ([] if wanted is None else [wanted])
+
+
+def test_batches_of_known_multiples() -> None:
+    session = occ.compile(net("n"), "cpu-jit", options={"batch-slices": "4"}, dims={"n": "4..64:4"})
+    x = RNG.standard_normal((8, 3, 24, 24)).astype(np.float32)
+    wanted = occ.compile(net("n"), "interp").run({"x": x})
+    np.testing.assert_allclose(session.run({"x": x})["y"], wanted["y"], rtol=1e-4, atol=1e-6)
+
+
+@pytest.mark.parametrize("size", ["0", "-1", "some", "1.5"])
+def test_no_size(size: str) -> None:
+    with pytest.raises(occ.CompileError, match=r"OCC0603.*`batch-slices` cannot be"):
+        occ.build(net(6), "cpu-jit", options={"batch-slices": size})
