@@ -26,6 +26,7 @@ from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.types import FLOAT, I1, I32, I64, PTR
 
 _FLOAT_SIZE = 4
+_NEAR = 4  # stride of lanes up to which whole vectors are loaded, and their elements chosen
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
 
 
@@ -121,7 +122,7 @@ class Expressions:
 
     def _atom(self, atom: dim.Atom, axes: dict[str, Any]) -> Any:
         if isinstance(atom, dim.Symbol):
-            return axes[axis_of(atom.name)] if is_axis(atom.name) else self.sizes[atom.name]
+            return axes[axis_of(atom.name)] if is_axis(atom.name) else axes.get(atom.name, self.sizes.get(atom.name))
         a, b = (self.size(x, axes) for x in atom.args)
         return self.o.binary({"floordiv": "floordiv"}.get(atom.name, atom.name), a, b, I64_TYPE)
 
@@ -207,21 +208,31 @@ class Expressions:
     def _load(self, e: Load, env: Env) -> Any:
         shape = self._shape(e.source)
         index = [to_dim(i, self.symbols) for i in e.index]
-        if all(d is not None for d in index):
-            flat = flat_offset([d for d in index if d is not None], shape)
+        given = {
+            f"_{k}": at
+            for k, (i, d, n) in enumerate(zip(e.index, index, shape, strict=True))
+            if d is None and dim.is_positive(n) and not lanes(at := self.value(i, env))
+        }
+        if all(d is not None or f"_{k}" in given for k, d in enumerate(index)):
+            given = {name: self._inside(at, self.size(shape[int(name[1:])], {})) for name, at in given.items()}
+            flat = flat_offset([dim.symbol(f"_{k}") if d is None else d for k, d in enumerate(index)], shape)
             step = lane_step(flat, env.vector, env.width) if env.vector else 0
-            if step == 0:
-                return self._scalar_load(e, self._at_lane_0(flat, env), env)
-            if step == 1:
-                return self._vector_load(e, self._at_lane_0(flat, env), env)
             if step is not None:
-                first = self.o.splat(self._at_lane_0(flat, env), env.width)
-                offsets = self.b.add(
-                    first, self.b.mul(iota(env.width), self.o.splat(self.size(step, env.axes), env.width))
-                )
-                return self._gather(e, offsets, env)
+                return self._load_in_steps(e, self.size(flat, env.axes | given), step, env)
         offset = self._computed_offset(e, index, shape, env)
         return self._gather(e, offset, env) if lanes(offset) else self._scalar_load(e, offset, env)
+
+    def _load_in_steps(self, e: Load, first: Any, step: Dim, env: Env) -> Any:
+        """A load whose lanes are `step` apart, from the offset of lane 0 on."""
+        if step == 0:
+            return self._scalar_load(e, first, env)
+        if step == 1:
+            return self._vector_load(e, first, env)
+        if isinstance(step, int) and -_NEAR <= step <= _NEAR:
+            return self._strided_load(e, first, step, env)
+        apart = self.o.splat(self.size(step, env.axes), env.width)
+        offsets = self.b.add(self.o.splat(first, env.width), self.b.mul(iota(env.width), apart))
+        return self._gather(e, offsets, env)
 
     def _at_lane_0(self, flat: Dim, env: Env) -> Any:
         return self.size(flat, env.axes)
@@ -267,18 +278,39 @@ class Expressions:
         return guard if env.tail is None else self.b.and_(guard, env.tail)
 
     def _vector_load(self, e: Load, offset: Any, env: Env) -> Any:
-        kind = ir.VectorType(memory_type(e.dtype), env.width)
+        return self.o.from_memory(self._vector(e, offset, self._mask(env), env.width), e.dtype)
+
+    def _vector(self, e: Load, offset: Any, mask: Any, width: int) -> Any:
+        """Adjacent elements from an offset on, as they are in memory."""
+        kind = ir.VectorType(memory_type(e.dtype), width)
         pointer = self.b.bitcast(self._address(e.source, offset), kind.as_pointer())
-        mask = self._mask(env)
         if mask is None:
-            loaded = self.b.load(pointer, align=e.dtype.itemsize)
-        else:
-            zero = ir.Constant(kind, None)
-            loaded = self.o.call(
-                f"llvm.masked.load.{mangled(kind)}.p0", kind, [pointer, I32(e.dtype.itemsize), mask, zero]
-            )
-            loaded = self._kept_apart(loaded, env.width * e.dtype.itemsize)
+            return self.b.load(pointer, align=e.dtype.itemsize)
+        zero = ir.Constant(kind, None)
+        loaded = self.o.call(f"llvm.masked.load.{mangled(kind)}.p0", kind, [pointer, I32(e.dtype.itemsize), mask, zero])
+        return self._kept_apart(loaded, width * e.dtype.itemsize)
+
+    def _strided_load(self, e: Load, offset: Any, step: int, env: Env) -> Any:
+        """Lanes a few elements apart, or backwards: chosen from vectors that end where the last lane is."""
+        n, apart, mask = env.width, abs(step), self._mask(env)
+        span = (n - 1) * apart + 1
+        first = offset if step > 0 else self.b.sub(offset, I64(span - 1))
+        places = [k * apart if step > 0 else (n - 1 - k) * apart for k in range(n)]  # of lanes, from `first` on
+        loaded = None
+        for p in range(apart):
+            start = min(p * n, span - n)
+            mine = {k: at - start for k, at in enumerate(places) if min(at // n, apart - 1) == p}
+            part = mask if mask is None else self._lanes_from(mask, {at: k for k, at in mine.items()}, n)
+            vector = self._vector(e, self.b.add(first, I64(start)), part, n)
+            old = undefined(vector.type) if loaded is None else loaded
+            chosen = ir.Constant(ir.VectorType(I32, n), [I32(n + mine[k] if k in mine else k) for k in range(n)])
+            loaded = self.b.shuffle_vector(old, vector, chosen)
         return self.o.from_memory(loaded, e.dtype)
+
+    def _lanes_from(self, mask: Any, lane: dict[int, int], n: int) -> Any:
+        """The mask of a vector whose elements are some lanes of another one, and of which no others are read."""
+        chosen = ir.Constant(ir.VectorType(I32, n), [I32(lane.get(k, n)) for k in range(n)])
+        return self.b.shuffle_vector(mask, ir.Constant(mask.type, None), chosen)
 
     def _kept_apart(self, loaded: Any, size: int) -> Any:
         """Lanes of `size` bytes whose masked load LLVM may not fold into an operation under the same mask.

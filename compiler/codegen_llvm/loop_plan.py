@@ -18,6 +18,8 @@ from occ.compiler.ir.te.walks import walk
 
 _BLOCK = 8192  # elements per task of a one-dimensional stage
 _ROWS = 4
+# How efficiently lanes a stride apart are read: one element, a vector, or what is chosen from a few vectors.
+_STRIDES: dict[Dim | None, float] = {1: 2.0, 0: 1.0, -1: 1.5, 2: 0.5, -2: 0.5, 3: 0.0, -3: 0.0, 4: 0.0, -4: 0.0}
 _LONGEST = 2000  # nodes of the expressions of a tile, whose code grows with them
 
 
@@ -172,7 +174,7 @@ def _step(
 def _score(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]], width: int) -> float:
     """How efficiently lanes along an axis read memory."""
     extent = _extent(axis, s)
-    score = sum(2.0 if step == 1 else 1.0 if step == 0 else -4.0 for step in _steps(axis, s, sources, width))
+    score = sum(_STRIDES.get(step, -4.0) for step in _steps(axis, s, sources, width))
     if extent is not None and extent < 8:
         score -= 3.0
     return score + (0.5 if axis in {a.name for a in s.axes} else 0.0)
