@@ -91,15 +91,17 @@ class Profile:
         return {"traceEvents": events, "displayTimeUnit": "ms", "otherData": {"model": self.model}}
 
     def table(self, most: int = 40) -> str:
-        """The slowest kernels, slowest first."""
+        """The slowest kernels, slowest first; iterations of a loop are one line, with their number."""
         total = sum(e.seconds for e in self.events) or 1.0
         lines = [f"{'ms':>9} {'%':>5} {'GFLOP/s':>8} {'GB/s':>7} {'peak':>5}  kernel: nodes"]
-        for e in sorted(self.events, key=lambda e: -e.seconds)[:most]:
+        rows = self._by_kernel()
+        for e, calls in sorted(rows, key=lambda row: -row[0].seconds)[:most]:
             share = "" if e.share is None else f"{e.share:.0%}"
             nodes = "".join(c if c.isprintable() else "?" for c in ", ".join(e.nodes[:4]))[:90]
             head = f"{e.seconds * 1e3:9.3f} {e.seconds / total:5.1%} {e.gflops:8.1f} {e.gbytes:7.1f} {share:>5}  "
-            lines.append(clipped(f"{head}{e.kernel.removesuffix('_argv')}: {nodes}"))
-        left = len(self.events) - most
+            name = e.kernel.removesuffix("_argv") + (f" x{calls}" if calls > 1 else "")
+            lines.append(clipped(f"{head}{name}: {nodes}"))
+        left = len(rows) - most
         if left > 0:
             lines.append(f"and {left} more")
         lines.append(
@@ -107,6 +109,23 @@ class Profile:
             f"threads: {self.threads}"
         )
         return "\n".join(filter(None, (*lines, disturbed(self.spread))))
+
+    def _by_kernel(self) -> list[tuple[Event, int]]:
+        """The calls of a kernel for the same nodes as one event, with their number: whole times, and mean rates."""
+        calls: dict[tuple[str, tuple[str, ...]], list[Event]] = {}
+        for e in self.events:
+            calls.setdefault((e.kernel, e.nodes), []).append(e)
+        return [(_joined(row), len(row)) for row in calls.values()]
+
+
+def _joined(calls: Sequence[Event]) -> Event:
+    seconds = sum(e.seconds for e in calls)
+    gflops, gbytes, share = (
+        sum(rate * e.seconds for rate, e in zip(rates, calls, strict=True)) / (seconds or 1.0)
+        for rates in ([e.gflops for e in calls], [e.gbytes for e in calls], [e.share or 0.0 for e in calls])
+    )
+    known = any(e.share is not None for e in calls)
+    return replace(calls[0], seconds=seconds, gflops=gflops, gbytes=gbytes, share=share if known else None)
 
 
 # Operands of other types per lane in the time of an f32 multiply-add: four bytes, or a pair of bf16.

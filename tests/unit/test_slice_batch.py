@@ -11,6 +11,7 @@ from building import model_of, on_threads
 import occ
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
+from occ.runtime.profile import profile
 
 RNG = np.random.default_rng(0)
 WEIGHTS = {
@@ -121,3 +122,12 @@ def test_batches_of_known_multiples() -> None:
 def test_no_size(size: str) -> None:
     with pytest.raises(occ.CompileError, match=r"OCC0603.*`batch-slices` cannot be"):
         occ.build(net(6), "cpu-jit", options={"batch-slices": size})
+
+
+def test_a_profile_has_one_line_for_a_kernel_of_all_slices() -> None:
+    session = occ.compile(net(6), "cpu-jit", options={"batch-slices": "2"}, threads=1)
+    made = profile(session, {"x": np.zeros((6, 3, 24, 24), np.float32)}, runs=1)
+    assert made is not None
+    lines = [line for line in made.table().splitlines() if "x3: " in line]
+    assert len(lines) == len({(e.kernel, e.nodes) for e in made.events})
+    assert all(len([e for e in made.events if e.kernel == one.kernel]) == 3 for one in made.events)
