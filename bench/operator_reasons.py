@@ -12,7 +12,7 @@ _MEMORY = "The tensors are larger than the caches. Not looked into further."
 
 # Name of a row -> why it is below 0.8 at medium or large size.
 REASONS: Mapping[str, str] = {
-    "DFT": "Of symbolic length, each bin is a sum over all elements. Fast transforms have constant lengths.",
+    "DFT": "Of symbolic length, a convolution of twice the length with a chirp: any length takes about the same time.",
     "ms CDist": "Squares of differences are summed. onnxruntime takes a matrix product, which loses digits of close points.",
     **dict.fromkeys(("MatMulInteger", "QLinearMatMul", "ms DynamicQuantizeMatMul"), _TILES),
     **dict.fromkeys(("Conv 1x1", "Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 7x7 of a picture"), _PLANES),

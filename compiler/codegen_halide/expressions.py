@@ -153,10 +153,9 @@ class Printer:
 
     def _index_of(self, op: str, e: Binary, a: str, b: str) -> str:
         match op:
-            case "floordiv":
-                return f"({a} / {b})"  # Halide rounds down
-            case "mod":
-                return f"({a} % {b})"
+            case "floordiv" | "mod":  # Halide rounds down
+                is_product = isinstance(e.rhs, Size) and "*" in b and not b.startswith(("(", "cast<int>("))
+                return f"({a} {'/' if op == 'floordiv' else '%'} {f'({b})' if is_product else b})"
             case "min" if self._is_along_border(e.lhs):
                 return f"min(likely({a}), {b})"
             case "min" | "max":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from building import TARGETS, model_of, reference
 
@@ -118,6 +119,74 @@ def test_transform_of_any_extents_along_an_inner_axis(target: str) -> None:
     for name, length in (("y", 9), ("z", 3)):
         want = np.fft.rfft(x[..., 0], length, axis=1)
         np.testing.assert_allclose(got[name], np.stack([want.real, want.imag], -1), atol=1e-5)
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize(
+    ("form", "width", "kind"),
+    [("", 1, "float"), ("", 2, "double"), ("onesided = 1", 1, "float"), ("inverse = 1", 2, "float")],
+)
+def test_lengths_that_a_run_tells(form: str, width: int, kind: str) -> None:
+    """One element, primes, and products of any kind; longer and shorter than the signal."""
+    texts = [
+        f"<axis = 1, {form}> (x)" if form else "<axis = 1> (x)",
+        f"<axis = 0, {form}> (x, n)" if form else "<axis = 0> (x, n)",
+    ]
+    dtype = np.dtype(np.float32 if kind == "float" else np.float64)
+    model = onnx.parser.parse_model(
+        f"""<ir_version: 9, opset_import: ["": 19]> g ({kind}[a, m, {width}] x, {kind}[n] like)
+        => ({kind}[p, q, 2] y, {kind}[r, s, 2] z) {{
+            shape = Shape (like)
+            n = Squeeze (shape)
+            y = DFT {texts[0]}
+            z = DFT {texts[1]}
+        }}"""
+    )
+    transform = {"": np.fft.fft, "onesided = 1": np.fft.rfft, "inverse = 1": np.fft.ifft}[form]
+    for target in ("cpu-jit", "cpu"):
+        session = occ.compile(model, target)
+        for m, n in ((1, 1), (2, 7), (33, 2), (127, 5), (400, 12), (1001, 1)):
+            x = RNG.standard_normal((3, m, width)).astype(dtype)
+            z = x[..., 0] + 1j * x[..., 1] if width == 2 else x[..., 0].astype(np.float64)
+            got = session.run({"x": x, "like": np.zeros(n, dtype)})
+            for name, wanted in (("y", transform(z, axis=1)), ("z", transform(z, n, axis=0))):
+                wanted = parts(wanted + 0j)
+                assert got[name].shape == wanted.shape
+                assert np.abs(got[name] - wanted).max() <= (3e-6 if kind == "float" else 1e-13) * np.abs(wanted).max()
+        assert "dft" not in kernels(model, target)
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+def test_long_transforms_of_one_side_and_of_prime_length(target: str) -> None:
+    for shape, form in (((2, 2048, 1), "onesided = 1"), ((2, 2039, 1), ""), ((1, 2039, 2), "inverse = 1")):
+        dims = ", ".join(map(str, shape))
+        model = model_of(f"g (float[{dims}] x) => (float[a, b, c] y) {{ y = DFT <{form}> (x) }}".replace("<>", ""))
+        x = RNG.standard_normal(shape, dtype=np.float32)
+        z = x[..., 0] + 1j * x[..., 1] if shape[2] == 2 else x[..., 0]
+        wanted = parts({"": np.fft.fft, "onesided = 1": np.fft.rfft, "inverse = 1": np.fft.ifft}[form](z, axis=1))
+        (y,) = occ.compile(model, target)(x)
+        assert y.shape == wanted.shape
+        assert np.abs(y - wanted).max() <= 1e-6 * np.abs(wanted).max()
+        assert "dft" not in kernels(model, target)
+
+
+@pytest.mark.thinned
+@pytest.mark.parametrize("target", ["cpu-jit", "cpu"])
+@pytest.mark.parametrize(("step", "length"), [(512, 2048), (600, 2000)])
+def test_long_frames(target: str, step: int, length: int) -> None:
+    window = np.hanning(length).astype(np.float32)
+    text = "g (float[n, t, 1] x) => (float[n, f, b, 2] y) { y = STFT <onesided = 1> (x, step, window) }"
+    model = model_of(text, {"step": np.int64(step), "window": window})
+    session = occ.compile(model, target)
+    for n, t in ((1, length), (2, 5001)):
+        x = RNG.standard_normal((n, t, 1), dtype=np.float32)
+        frames = np.stack([x[:, at : at + length, 0] for at in range(0, t - length + 1, step)], 1) * window
+        wanted = parts(np.fft.rfft(frames))
+        (y,) = session(x)
+        assert y.shape == wanted.shape
+        assert np.abs(y - wanted).max() <= 1e-6 * np.abs(wanted).max()
+    assert "stft" not in kernels(model, target)
 
 
 @pytest.mark.thinned
