@@ -64,7 +64,7 @@ class Instance:
         if rule.sampler is not None:
             self.fixed = {n: np.asarray(a) for n, a in rule.sampler(rng).items()}
         outputs = [self.value(p, None) for p in rule.patterns]
-        self.region.insert(Op("yield", outputs, {}, ()))
+        self.region.close(outputs)
 
     def value(self, pattern: Pattern, like: TensorType | None) -> Value:
         """A value for a pattern; free ones choose a type."""

@@ -202,7 +202,7 @@ class _Exporter:
             formal.append(inner.add(value))
         body: list[onnx.NodeProto] = []
         for inside in region.body:
-            if inside.name == "dims":
+            if inside.is_dims:
                 nodes += self._dims(inside, names)
                 inputs.append(names.of[inside.result])
                 formal.append(inner.add(inside.result))

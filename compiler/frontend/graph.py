@@ -119,7 +119,7 @@ class GraphImporter:
                 self.sink.error("OCC0105", f"nothing defines the output `{shorten(name)}`")
             else:
                 values.append(found)
-        region.insert(Op("yield", values, {}, ()))
+        region.close(values)
 
     def _in_order(self, graph: GraphProto | FunctionProto, scopes: list[Scope]) -> list[NodeProto]:
         """The nodes sorted so that definitions come first; files may be unsorted."""

@@ -142,7 +142,7 @@ class Interpreter:
         if op not in self._expanded:
             region = Region()
             results = expand_composite(op, GraphBuilder(region, None, op.loc, self.m), op.operands)
-            region.insert(Op("yield", results[: len(op.results)], {}, ()))
+            region.close(results[: len(op.results)])
             self._expanded[op] = (region, results)
         return self._region(self._expanded[op][0], dict(env), dims)
 

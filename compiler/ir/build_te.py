@@ -65,7 +65,7 @@ def static_elements(value: Value) -> Elements | None:
             return tuple(x if isinstance(x, float) else int(x) for x in value.data.reshape(-1).tolist())
         return None
     op = value.defining_op
-    return op.attrs["values"] if op is not None and op.name == "dims" else None
+    return op.attrs["values"] if op is not None and op.is_dims else None
 
 
 def attributes(op: Op) -> SimpleNamespace:

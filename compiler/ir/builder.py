@@ -113,7 +113,7 @@ class GraphBuilder:
         _fit_body(name, operands, captured, types, attrs)
         region = Region(types, [f"a{k}" for k in range(len(types))])
         given = body(GraphBuilder(region, None, self._loc, self._module, types_only=self._types_only), *region.args)
-        region.insert(Op("yield", given, {}, ()))
+        region.close(given)
         ref = self._module.unused_func(f"{name.lower()}.body")
         self._module.funcs[ref] = Func(ref, region, [])
         attrs = {**attrs, "body": FuncRef(ref), "captures": len(captured)}

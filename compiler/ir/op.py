@@ -198,6 +198,16 @@ class Op:
         return self.spec.attributes(self.attrs)
 
     @property
+    def is_terminator(self) -> bool:
+        """Whether it ends a region and yields its values."""
+        return self.name == "yield"
+
+    @property
+    def is_dims(self) -> bool:
+        """Whether it is a tensor of sizes that are known in terms of the inputs' dims."""
+        return self.name == "dims"
+
+    @property
     def matrix_product(self) -> MatrixProduct | None:
         """How the op multiplies by a matrix; None if it does not."""
         form = self.spec.matrix_product
@@ -246,20 +256,24 @@ class Region:
     @property
     def body(self) -> list[Op]:
         """The ops without the closing `yield`."""
-        return [op for op in self if op.name != "yield"]
+        return [op for op in self if not op.is_terminator]
 
     @property
     def terminator(self) -> Op:
         """The closing `yield` op."""
         last = self.last
         assert last is not None, "the region is empty"
-        assert last.name == "yield", "the region has no yield"
+        assert last.is_terminator, "the region has no yield"
         return last
 
     @property
     def yields(self) -> tuple[Value, ...]:
         """The values that the region yields."""
         return self.terminator.inputs
+
+    def close(self, values: Iterable[Value | None]) -> Op:
+        """Append the `yield` op, which ends the region and yields `values`."""
+        return self.insert(Op("yield", values, {}, ()))
 
     def add_arg(self, type: Type | None, name: str) -> Value:  # noqa: A002
         """Add an argument."""

@@ -52,6 +52,6 @@ def outline_batches(m: Module, op: Op, body: Region) -> None:
     inner = Op(op.operator, args, attrs, (None,) * len(op.results), loc=op.loc)
     outline(m, inner, {"body": body})
     batch.insert(inner)
-    batch.insert(Op("yield", inner.results, {}, ()))
+    batch.close(inner.results)
     op.attrs["num_scan_inputs"] = len(args)
     outline(m, op, {"body": batch})

@@ -111,7 +111,7 @@ def _loose(value: Value | None) -> str:
 
 
 def _op_lines(op: Op, names: _Names, indent: str) -> list[str]:
-    if op.name == "yield":
+    if op.is_terminator:
         word = "return" if op.parent is not None and op.parent.owner is None else "yield"
         return [f"{indent}{word} {', '.join(names[v] for v in op.operands)}".rstrip()]
     for value in op.results:

@@ -47,7 +47,7 @@ def problems(m: Module, *, types: bool = True) -> Iterator[str]:
 
 def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Iterator[str]:
     visible = outer | set(region.args)
-    if region.last is None or region.last.name != "yield":
+    if region.last is None or not region.last.is_terminator:
         yield "a region does not end with yield"
     for op in region:
         for k, value in enumerate(op.operands):
@@ -65,7 +65,7 @@ def _region(region: Region, outer: set[Value], m: Module, *, types: bool) -> Ite
         for inner in op.regions:
             seen = set[Value]() if op.name == "fuse" else visible  # a kernel reads its own parameters
             yield from _region(inner, seen, m, types=types and op.name not in ("deferred", "host"))
-        if types and op.name != "yield":
+        if types and not op.is_terminator:
             yield from _types(op)
         if types and op.name == "fuse":
             yield from _shown_inside(op)
@@ -113,7 +113,7 @@ def _shown_inside(op: Op) -> Iterator[str]:
     if len(op.regions) != 1:
         yield f"{op_text(op)} has {len(op.regions)} regions, not one"
         return
-    meant = [x for x in op.regions[0] if x.name != "yield" and x.spec.body is None and x.spec.composite is None]
+    meant = [x for x in op.regions[0] if not x.is_terminator and x.spec.body is None and x.spec.composite is None]
     yield from (f"{op_text(x)} is in a kernel, which computes no `{x.name}`" for x in meant)
     given, shown = op.operands, op.regions[0].args
     if len(given) != len(shown):

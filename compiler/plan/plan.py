@@ -229,7 +229,7 @@ def defer_text(op: Op, operands: Sequence[Any]) -> tuple[str, list[Any]]:
         result_names=[r.name for r in op.results], loc=op.loc,
     )  # fmt: skip
     body.insert(copy)
-    body.insert(Op("yield", copy.results, {}, ()))
+    body.close(copy.results)
     return deferred_text(Op("deferred", outer, {}, [None] * len(op.results), regions=[body])), [given[v] for v in outer]
 
 

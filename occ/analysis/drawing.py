@@ -20,7 +20,7 @@ def drawing(m: Module, form: str) -> str:
 def label(op: Op) -> str:
     """The label of an op: its operator, or the operators of its region."""
     if op.name == "fuse":
-        return " + ".join(dict.fromkeys(o.name for r in op.regions for o in r if o.name != "yield"))
+        return " + ".join(dict.fromkeys(o.name for r in op.regions for o in r if not o.is_terminator))
     te = op.attrs.get("te")
     return te.rpartition("_")[0] if isinstance(te, str) and "_" in te else op.name
 
@@ -28,7 +28,7 @@ def label(op: Op) -> str:
 def edges(m: Module) -> Iterator[tuple[str, str, Value]]:
     """Keys of the two ends, and the value: `i0` for inputs, `n0` for ops, `o0` for outputs."""
     keys = {v: f"i{k}" for k, v in enumerate(m.main.args)}
-    ops = [op for op in m.main.body if op.name != "yield"]
+    ops = m.main.body.body
     keys |= {r: f"n{k}" for k, op in enumerate(ops) for r in op.results}
     for k, op in enumerate(ops):
         inner = [v for o in _inside(op) for v in o.inputs]
@@ -44,7 +44,7 @@ def nodes(m: Module) -> Iterator[tuple[str, str, str]]:
     """Key, kind (`input`, `op`, `output`) and label."""
     for k, v in enumerate(m.main.args):
         yield f"i{k}", "input", v.name
-    for k, op in enumerate(op for op in m.main.body if op.name != "yield"):
+    for k, op in enumerate(m.main.body.body):
         yield f"n{k}", "op", label(op)
     for k, name in enumerate(m.main.result_names or [v.name for v in m.main.results]):
         yield f"o{k}", "output", name

@@ -112,7 +112,7 @@ def _model(source: Source) -> dict[str, Any]:
         "inputs": [f"{a.name}: {a.type}" for a in m.main.args],
         "outputs": [],
         "dims": [i.label if i.label == i.symbol.name else f"{i.symbol.name}: {i.label}" for i in m.symbols.values()],
-        "operators": dict(Counter(op.name for op in m.walk() if op.name != "yield").most_common()),
+        "operators": dict(Counter(op.name for op in m.walk() if not op.is_terminator).most_common()),
         "weights": f"{len(m.weights)}, {weights} bytes",
     }
     return facts | {"outputs": _outputs(m, source)}

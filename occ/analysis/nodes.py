@@ -63,7 +63,7 @@ def _of_onnx(model: Any) -> list[Node]:
 
     whole, _ = loaded(model)
     known = inferred(model) or load_module(model)
-    types = {r.name: str(r.type) for op in known.walk() for r in op.results if op.name != "yield"}
+    types = {r.name: str(r.type) for op in known.walk() for r in op.results if not op.is_terminator}
     types |= dict(zip(known.main.result_names, (str(v.type) for v in known.main.results), strict=True))
     return [
         Node(

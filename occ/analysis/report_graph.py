@@ -21,7 +21,7 @@ def graph_data(m: Module, compilation: Compilation) -> dict[str, Any]:
     computations has `parts`: their labels, what each `reads` (keys of values, or indices of parts), and which part
     `gives` each result.
     """
-    ops = [op for op in m.main.body if op.name != "yield"]
+    ops = m.main.body.body
     keys = {v: f"i{k}:0" for k, v in enumerate(m.main.args)}
     keys |= {r: f"n{k}:{j}" for k, op in enumerate(ops) for j, r in enumerate(op.results)}
     nodes = [_port(f"i{k}", v.name, v.type) for k, v in enumerate(m.main.args)]
@@ -99,7 +99,7 @@ def _members(op: Op, keys: dict[Value, str]) -> dict[str, Any]:
     gives: list[str | int] = []
     for inner in region:
         read = (place.get(v, keys.get(v, "")) for v in inner.inputs if not isinstance(v, Weight))
-        if inner.name == "yield":
+        if inner.is_terminator:
             gives = list(read)
             continue
         parts.append(_part(label(inner), str(inner.results[0].type) if inner.results else "", read))

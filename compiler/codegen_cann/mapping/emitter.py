@@ -218,7 +218,7 @@ class Emitter:
         """Emit the ops of a function on given arguments; returns its results."""
         self.refs |= zip(func.args, arguments, strict=True)
         for op in func.body.body:
-            if op.name != "dims":
+            if not op.is_dims:
                 self._emit(self, op)
         return [self.ref(v) for v in func.results]
 

@@ -159,7 +159,7 @@ def trial(
 
 
 def _is_size(value: Value) -> bool:
-    return value.defining_op is not None and value.defining_op.name == "dims"
+    return value.defining_op is not None and value.defining_op.is_dims
 
 
 def build_graph(
@@ -186,7 +186,7 @@ def build_graph(
         graph.data.append(node)
         e.refs[value] = Ref(node)
     for op in ops:
-        if op.name != "dims":
+        if not op.is_dims:
             emit_op(e, op)
     for value, label in zip(outputs, output_names, strict=True):
         ref = e.ref(value)

@@ -19,7 +19,7 @@ def cpu_module(m: Module, part: Part) -> Module:
         _weights(op, copies, made)
         _functions(op, m, made)
         region.insert(clone(op, copies))
-    region.insert(Op("yield", [copies[v] for v in part.outputs], {}, ()))
+    region.close([copies[v] for v in part.outputs])
     made.funcs["main"] = Func("main", region, [f"{k}.{v.name}" for k, v in enumerate(part.outputs)])
     return made
 
@@ -28,7 +28,7 @@ def _sizes(op: Op, copies: dict[Value, Value], region: Region) -> None:
     """Sizes that an op reads are recomputed in its own part."""
     for value in reads(op):
         maker = value.defining_op
-        if value not in copies and maker is not None and maker.name == "dims":
+        if value not in copies and maker is not None and maker.is_dims:
             region.insert(clone(maker, copies))
 
 

@@ -43,7 +43,7 @@ def reads(op: Op) -> list[Value]:
 
 def is_free(op: Op) -> bool:
     """Whether an op belongs to every part that reads it: sizes are recomputed in each."""
-    return op.name == "dims"
+    return op.is_dims
 
 
 def partition(m: Module, on_device: Callable[[Op], bool]) -> list[Part]:

@@ -79,7 +79,7 @@ class PerItemPart:
         scanned = [v for v in self._args if self._copy_of[v].uses]
         self._region.args[:] = [self._copy_of[v] for v in scanned]
         captured = self._capture(rw)
-        self._region.insert(Op("yield", [self._copy_of[r] for r in results], {}, ()))
+        self._region.close([self._copy_of[r] for r in results])
         name = self.m.unused_func("slice")
         self.m.funcs[name] = Func(name, self._region, [])
         slices = exact_quotient(self.batch, size)
@@ -104,7 +104,7 @@ class PerItemPart:
         """Remove the copies after the first ones, and sizes that only they read."""
         last = {*self.copies[count:]}
         for op in reversed(self._region):
-            if op in last or (op.name == "dims" and not op.result.uses):
+            if op in last or (op.is_dims and not op.result.uses):
                 op.set_operands(())
                 self._region.remove(op)
 
@@ -177,7 +177,7 @@ class PerItemPart:
             maker = v.defining_op if v is not None else None
             if v is None or v in self._copy_of:
                 yield v and self._copy_of[v]
-            elif maker is not None and maker.name == "dims":
+            elif maker is not None and maker.is_dims:
                 yield self._region.insert(
                     Op(maker.operator, (), _put(maker.attrs, self._env), [v.type], result_names=[v.name], loc=maker.loc)
                 ).result

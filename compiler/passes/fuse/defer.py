@@ -74,4 +74,4 @@ def _defer(op: Op, rw: Rewriter) -> None:
         old.replace_uses(new)
     rw.move([op], body)
     rw.map_operands(op, inside)
-    body.insert(Op("yield", op.results, {}, ()))
+    body.close(op.results)

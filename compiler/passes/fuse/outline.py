@@ -46,7 +46,7 @@ def outline(group: list[Op], rw: Rewriter, before: Op | None = None, **attrs: An
     fused = Op("fuse", list(args), attrs, types, result_names=names, regions=[body], loc=loc)
     for old, new in zip(results, fused.results, strict=True):
         old.replace_uses(new, outside=group)
-    body.insert(Op("yield", results, {}, ()))
+    body.close(results)
     return home.insert(fused, anchor)
 
 
@@ -77,7 +77,7 @@ def outline_foreign(
     made = Op("foreign", operands, attrs, types, result_names=names, regions=[body], loc=loc)
     for old, new in zip(results, made.results, strict=True):
         old.replace_uses(new, outside=group)
-    body.insert(Op("yield", results, {}, ()))
+    body.close(results)
     return home.insert(made, anchor)
 
 
@@ -85,7 +85,7 @@ def _bring_in_dims(body: Region, args: dict[Value, Value | None]) -> None:
     """Put a copy of each `dims` op that decides a shape inside, where inference can see it."""
     for outer, arg in list(args.items()):
         maker = outer.defining_op
-        if arg is None or maker is None or maker.name != "dims":
+        if arg is None or maker is None or not maker.is_dims:
             continue
         inner = Op("dims", (), maker.attrs, [outer.type], result_names=[outer.name], loc=maker.loc)
         body.insert(inner, body.first)

@@ -135,7 +135,7 @@ class _Inference:
         if op.name == "If" and (taken := self._decided(op)) is not None:
             for inner in inline_branch(self.m, op, taken):
                 self._visit(inner)
-        elif op.name != "yield":
+        elif not op.is_terminator:
             self.op(op)
 
     def _decided(self, op: Op) -> str | None:
@@ -259,7 +259,7 @@ class _Inference:
     def _propagate(self, op: Op) -> None:
         """Evaluate an op on known elements if its results are small."""
         results = [r for r in op.results if _is_small(r.type)]
-        if not results or op.spec.body is None or op.name == "dims":  # `static_elements` has those
+        if not results or op.spec.body is None or op.is_dims:  # `static_elements` has those
             return
         tensors = [v for v in op.inputs if isinstance(v.type, TensorType)]
         if any(v.tensor.shape is None for v in tensors):
@@ -313,7 +313,7 @@ class _Inference:
             if not grow and op is not None and _grows(op, len(found), kept):
                 kept.add(value)
                 continue
-            if not value.uses or any(x is None for x in found) or (op is not None and op.name == "dims"):
+            if not value.uses or any(x is None for x in found) or (op is not None and op.is_dims):
                 continue
             if op is None and not isinstance(value.owner, Region):
                 continue  # a constant

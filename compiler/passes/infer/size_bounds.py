@@ -32,7 +32,7 @@ def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
     if op.name not in ("part", "Reshape") or op.operands[1] is None:
         return []
     maker, x = op.operands[1].defining_op, op.inputs[0].tensor
-    if maker is None or maker.name != "dims" or x.shape is None:
+    if maker is None or not maker.is_dims or x.shape is None:
         return []
     found = maker.attrs["values"]
     if op.name == "Reshape":

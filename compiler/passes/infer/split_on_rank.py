@@ -131,7 +131,7 @@ def _split(m: Module, op: Op, func: Func, made: set[str]) -> bool:
         copier = _Copier(m)
         copier.case(op, branch)
         copier.ops(following)
-        copier.region.insert(Op("yield", [copier.values[v] for v in given], {}, ()))
+        copier.region.close([copier.values[v] for v in given])
         regions[branch] = copier.region
     case = Op("If", [condition], {}, [None] * len(given), result_names=[v.name for v in given], loc=op.loc)
     func.body.insert(case, end)
@@ -150,7 +150,7 @@ def _following(op: Op) -> list[Op]:
     values = set(op.results)
     later = op.next
     while later is not None:
-        if later.name != "yield" and any(v in values for inner in later.walk() for v in inner.inputs):
+        if not later.is_terminator and any(v in values for inner in later.walk() for v in inner.inputs):
             found.append(later)
             values.update(later.results)
         later = later.next

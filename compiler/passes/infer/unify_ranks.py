@@ -144,7 +144,7 @@ def _is_harmless(value: Value, m: Module, callers: Mapping[str, Op], seen: set[V
     for user, k in value.uses:
         if user.name in _BROADCASTS:
             following: Iterator[Value] | None = iter(() if _absorbs(user, value) else user.results)
-        elif user.name == "yield":
+        elif user.is_terminator:
             following = _after_function(value, k, m, callers)
         elif user.name in ("If", "Loop"):
             following = _inside(user, k, m)

@@ -43,11 +43,11 @@ class LowerTe(Pass):
         lowering = _Lowering(m, self.split)
         waiting = any(not _is_lowered(op) for func in m.funcs.values() for op in func.body.body)
         for op in [op for func in m.funcs.values() for op in func.body.body]:
-            if op.name != "dims":
+            if not op.is_dims:
                 lowering.op(op)
         erase_dead(m)
         for op in [op for func in m.funcs.values() for op in func.body.body]:
-            if op.name == "dims":  # last: the shapes above were read from these ops
+            if op.is_dims:  # last: the shapes above were read from these ops
                 lowering.op(op)
         m.drop_unused_weights()
         _check_types(m, ctx)

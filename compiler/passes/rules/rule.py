@@ -172,7 +172,7 @@ class Rule:
 
 def _escapes(value: Value, inside: Sequence[Op]) -> str:
     reader = next(u for u in value.users if u not in inside)
-    what = "it is an output of the model" if reader.name in ("yield", "return") else f"`{reader.name}` reads it too"
+    what = "it is an output of the model" if reader.is_terminator else f"`{reader.name}` reads it too"
     return f"%{value.name} would disappear, but {what}"
 
 
