@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
+from itertools import pairwise
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from machines import TARGETS
 from onnx import helper, numpy_helper
 
 import occ
@@ -99,6 +101,43 @@ def test_parts_of_a_join_of_any_size(level: str) -> None:
         x = np.random.default_rng(h).standard_normal((n, 32, h, w)).astype(np.float32)
         (want,) = right.run(None, {"x": x})
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-3, atol=1e-4)
+
+
+def over_a_plane(size: int, *channels: int) -> onnx.ModelProto:
+    """Convolutions of 3x3 over a plane of known size, each to the next number of channels."""
+    rng = np.random.default_rng(0)
+    pairs = list(pairwise(channels))
+    w = [
+        numpy_helper.from_array((rng.standard_normal((o, c, 3, 3)) / c).astype(np.float32), f"w{k}")
+        for k, (c, o) in enumerate(pairs)
+    ]
+    nodes = [helper.make_node("Conv", [f"x{k}", f"w{k}"], [f"x{k + 1}"], pads=[1, 1, 1, 1]) for k in range(len(pairs))]
+    x = helper.make_tensor_value_info("x0", 1, [1, channels[0], size, size])
+    y = helper.make_tensor_value_info(f"x{len(pairs)}", 1, None)
+    graph = helper.make_graph(nodes, "g", [x], [y], w)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+@pytest.mark.parametrize("size", [20, 40, 56])
+def test_convolutions_over_a_plane_share_a_kernel_whatever_their_channels(size: int) -> None:
+    """Channels near the plane's size, few weights, and one panel of filters make no other kernel."""
+    channels = (64, 64, 32, 32, 96, 128, 64)
+    for machine in ("x86-64-v3", "x86-64-v4"):
+        options = {"optimize": "2", "halide.target": TARGETS[machine]}
+        m = Compilation(over_a_plane(size, *channels), Settings("cpu", options=options)).advance("scheduled")
+        calls = [op for op in m.walk() if op.name == "call" and op.attrs["te"].startswith("winograd_")]
+        assert len(calls) == len(channels) - 1
+        assert len({op.attrs["te"] for op in calls[:-1]}) == 1, "but for the last one, whose result is row-major"
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("threads", [1, 2])
+def test_a_shared_kernel_over_a_plane_computes_any_channels(threads: int) -> None:
+    model = over_a_plane(20, 64, 32, 96, 128, 64)
+    session = occ.compile(model, "cpu", options={"optimize": "2"}, threads=threads)
+    x = np.random.default_rng(0).standard_normal((1, 64, 20, 20)).astype(np.float32)
+    (want,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x0": x})
+    np.testing.assert_allclose(session.run({"x0": x})["x4"], want, rtol=1e-4, atol=1e-5)
 
 
 def test_the_order_of_the_operands_of_a_sum_is_no_other_kernel() -> None:

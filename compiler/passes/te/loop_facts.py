@@ -6,10 +6,11 @@ from dataclasses import dataclass, field
 from math import lcm
 
 from occ.compiler.ir.dim import Sym, is_multiple
-from occ.compiler.ir.te.expr import Reduce, Select
-from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, reduce_axes
+from occ.compiler.ir.te.expr import Index, Reduce, Select
+from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.walks import walk
 
 _ANY = ("GuardWithIf", "Predicate", "PredicateLoads", "PredicateStores")  # tails for extents of any length
 
@@ -111,7 +112,7 @@ class _Walk:
         self._counts_on(loop)
         scope = d.stage, d.update, d.variant
         if tail == "GuardWithIf":
-            if isinstance(factor, Sym) or not self._holds_stages(d.stage, str(inner)):
+            if isinstance(factor, Sym) or not self._holds_stages(d.stage, str(inner), loop.axis):
                 self.found.blocks.add(k)
             elif loop.axis:
                 self.whole[k] = loop.axis
@@ -121,16 +122,32 @@ class _Walk:
         self.loops[(*scope, str(outer))] = _Loop(loop.axis, loop.step * step)
         self.loops[(*scope, str(inner))] = _Loop("", 1, k)
 
-    def _holds_stages(self, stage: str, inner: str) -> bool:
-        """Whether a stage without a bound of its memory is computed for all of a loop at once."""
-        bounded = {d.stage for d in self.f.schedule if d.call == "bound_storage"}
+    def _holds_stages(self, stage: str, inner: str, axis: str) -> bool:
+        """Whether a stage of unbounded memory is computed for all of an axis's loop at once."""
+        free = {d.stage for d in self.f.schedule if d.call == "bound_storage"} | self._regardless(stage, axis)
         homes = (d for d in self.f.schedule if d.call == "compute_at" and d.args[0] == stage)
-        at = {str(d.args[1]) for d in homes if d.stage not in bounded}
+        at = {str(d.args[1]) for d in homes if d.stage not in free}
         orders = [
             d.args for d in self.f.schedule if (d.stage, d.call, d.update) == (stage, "reorder", 0) and inner in d.args
         ]
         inside = orders[-1][: orders[-1].index(inner) + 1] if orders else ()
         return not at.issubset(inside)
+
+    def _regardless(self, stage: str, axis: str) -> set[str]:
+        """Stages of which the same elements are read at all positions of a stage's axis: the input of a convolution."""
+        if not axis:
+            return set()
+        moving = {axis}  # axes whose positions depend on it
+        for s in reversed(self.f.stages):
+            inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
+            if isinstance(s, Scatter) and moving & {a.name for a in (*s.axes, *inner)}:
+                return set()
+            for n in loads(*s.exprs):
+                read = next((t for t in self.f.stages if t.name == n.source), None)
+                for a, i in zip(read.axes if read is not None else (), n.index, strict=False):
+                    if any(isinstance(x, Index) and x.name in moving for x in walk(i)):
+                        moving.add(a.name)
+        return {s.name for s in self.f.stages if s.name != stage and moving.isdisjoint(a.name for a in s.axes)}
 
     def _counts_on(self, loop: _Loop) -> None:
         """Require that the length of an inner loop is known."""

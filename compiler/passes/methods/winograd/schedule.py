@@ -100,7 +100,7 @@ class _Winograd:
         # One block: threads share the result's channels, and each transforms the input for itself. Sharing the
         # transformed input costs more, because the cores then fetch it from each other's caches.
         count, cores, one = -(-panels // self.width), self.facts.machine.cores, self._one_block
-        shared = one is not False and (count > 1 or one is None) and cores > 1
+        shared = one is not False and cores > 1
         panel, columns = out.split(o, self.width, tail, "cq" if shared else "pq")
         vectors, lane = out.split(columns, self.lanes, into="uv", root=o)
         task: list[Loop] = []
@@ -190,8 +190,9 @@ class _Winograd:
         vectors, lane = update.split(o, self.lanes, into="wx")
         update.reorder(lane, vectors, t, r, g, e)
         update.vectorize(lane).unroll(vectors).unroll(t).unroll(r, self.facts.hint.unroll or 4)
-        least = 0 if self.symbolic else None  # of symbolic sizes there is one kernel, whatever the channels
-        fetch = fetch_ahead(acc, self.weights, 2, self.facts, least=least)  # the panels of a point follow each other
+        # The panels of a point follow each other. Small weights are prefetched too, so that there is one kernel for any
+        # number of channels: slider 0.989, SqueezeNet 1.005 times as long (Sapphire Rapids).
+        fetch = fetch_ahead(acc, self.weights, 2, self.facts, least=0)
         return [*p.directives, *start.directives, *update.directives, *fetch]
 
     @property
