@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
+from subprocess import PIPE
 
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from tools.fuzz import judge
-from tools.fuzz.campaign import Summary, campaign
+from tools.fuzz.campaign import Summary, _wants_processor, campaign
 from tools.fuzz.cover import UNIVERSE, Cover
 from tools.fuzz.generate import Case, Graph, assemble, attempt, generate
 from tools.fuzz.graphs import Graphs, read, report, steered, write
@@ -147,9 +152,6 @@ def test_written_case_is_read_again(tmp_path: Path) -> None:
 
 
 def test_process_that_ends_is_a_fault_of_its_seed(tmp_path: Path) -> None:
-    import os
-    import signal
-
     def work(first: int, last: int, say) -> None:
         for seed in range(first, last):
             say({"seed": seed, "cases": ["any"]})
@@ -160,3 +162,16 @@ def test_process_that_ends_is_a_fault_of_its_seed(tmp_path: Path) -> None:
     assert made.faults["the process ended with SIGKILL"]["case"] == "3"
     assert made.cases["any"] == 6
     assert Summary.read(tmp_path / "s.json").next == 6
+
+
+def test_process_that_waits_for_a_processor_is_not_silent() -> None:
+    """Where others take all processors, a process may not say a word for long."""
+    endless, rest = "while True: pass", "import sys; sys.stdin.read()"
+    started = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
+    for command, wants in (([endless], True), ([started, endless], True), ([rest], False), ([started, rest], False)):
+        with subprocess.Popen([sys.executable, "-c", *command], stdin=PIPE, process_group=0) as process:
+            try:
+                while _wants_processor(process.pid) != wants:
+                    assert process.poll() is None
+            finally:
+                os.killpg(process.pid, signal.SIGKILL)

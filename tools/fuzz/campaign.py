@@ -15,6 +15,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -152,19 +153,19 @@ def _ending(status: int) -> str:
 
 
 def _lines(f: Any, child: int, patience: int) -> Iterable[bytes | None]:
-    """Lines in order; None after a time-out, which is ten times as long if the process gets no processor time."""
+    """Lines in order; None after a time-out.
+
+    It is ten times as long if the process computes nothing, and does not count while it waits for a processor.
+    """
     rest = b""
     while True:
         before = _processor_time(child)
-        for _ in range(10):
-            if select.select([f], [], [], patience)[0]:
-                break
-            if _processor_time(child) - before >= patience / 2:
+        idle = 0
+        while not select.select([f], [], [], patience)[0]:
+            idle += not _wants_processor(child)
+            if idle == 10 or _processor_time(child) - before >= patience / 2:
                 yield None
                 return
-        else:
-            yield None
-            return
         data = f.read(1 << 16)
         if not data:
             return
@@ -174,8 +175,24 @@ def _lines(f: Any, child: int, patience: int) -> Iterable[bytes | None]:
 
 def _processor_time(process: int) -> float:
     """Seconds that a process has computed for."""
-    fields = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+    fields = _state(f"/proc/{process}")
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+def _state(process: str | Path) -> list[str]:
+    """The fields of a process or thread that Linux tells, from its state on."""
+    return Path(process, "stat").read_text().rpartition(")")[2].split()
+
+
+def _wants_processor(process: int) -> bool:
+    """Whether a process or what it has started computes, or would if a processor were free."""
+    with suppress(OSError):  # it has ended
+        for thread in Path(f"/proc/{process}/task").iterdir():
+            if _state(thread)[0] in "RD":
+                return True
+            if any(_wants_processor(int(p)) for p in (thread / "children").read_text().split()):
+                return True
+    return False
 
 
 def _child(work: Work, first: int, last: int, sink: int) -> None:
