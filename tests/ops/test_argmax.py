@@ -12,7 +12,7 @@ OPERATORS = {"ArgMax": np.argmax, "ArgMin": np.argmin}
 TYPES = ["float32", "float64", "float16", "uint8", "int64"]
 
 
-def engine(dtype: str, axis: int, shape: list):
+def engine(dtype: str, axis: int, shape: list, level: str = "3"):
     element = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
     names = [(op, last) for op in OPERATORS for last in (0, 1)]
     nodes = [
@@ -23,9 +23,8 @@ def engine(dtype: str, axis: int, shape: list):
     kept = [n for k, n in enumerate(shape) if k != axis]
     results = [helper.make_tensor_value_info(n.output[0], 7, kept) for n in nodes]
     graph = helper.make_graph(nodes, "g", [x], results)
-    return occ.compile(
-        helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9), target="cpu"
-    )
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+    return occ.compile(model, target="cpu", options={"optimize": level})
 
 
 def check(run, x: np.ndarray, axis: int) -> None:
@@ -53,6 +52,12 @@ def test_any_length(dtype: str, axis: int) -> None:
     run = engine(dtype, axis, ["rows", "columns"])
     for shape in [(3, 1), (5, 7), (40, 33), (9, 64), (4, 197), (70, 2)]:
         check(run, values(dtype, shape), axis)
+
+
+@pytest.mark.parametrize("shape", [(2, 19), (9, 64), (3, 130)])
+def test_kernels_that_are_shared_by_sizes(shape: tuple[int, int]) -> None:
+    """At -O1 and -O2 sizes of kernels become arguments: not of an axis over which all vectors are unrolled."""
+    check(engine("float32", 0, [*shape], "1"), values("float32", shape), 0)
 
 
 @pytest.mark.thinned

@@ -70,7 +70,7 @@ class _Walk:
             self.extents |= {a.name: a.extent for a in inner}
         self.found.axes = {name: AxisFacts() for name in self.extents}
         inner = {d.stage for d in f.schedule if d.call == "compute_at"}
-        self.tiles = {a.name for s in f.stages if s.name in inner for a in s.axes}
+        self.tiles = {(s.name, a.name) for s in f.stages if s.name in inner for a in s.axes}
         self.loops: dict[tuple[str, int, int, str], _Loop] = {}
         for s in f.stages:
             if any(d.stage == s.name and d.call == "in_parts" for d in f.schedule):
@@ -97,7 +97,7 @@ class _Walk:
                 self._counts_on(loop)
                 if len(d.args) == 1 and loop.axis:
                     facts = self.found.axes[loop.axis]
-                    if loop.axis in self.tiles:
+                    if (d.stage, loop.axis) in self.tiles:
                         facts.tiled.add(d.stage)
                     else:
                         facts.known = True
