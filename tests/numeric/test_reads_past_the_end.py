@@ -17,6 +17,7 @@ import occ
 from occ.compiler.driver.settings import Settings
 from occ.compiler.tuning.warm import warm
 from tools.fuzz.guard import guarded, run_guarded
+from tools.fuzz.oracle import run_onnxruntime
 
 PLANES = [(1, 4, 9, 17), (1, 4, 5, 5), (2, 4, 20, 37), (1, 4, 7, 16), (1, 4, 33, 6)]
 
@@ -62,6 +63,21 @@ def test_columns_of_rows_of_any_length(op: str, target: str) -> None:
     session = occ.compile(model(op, ("n", "k"), **attrs), target=target, threads=1)
     for shape in ((2, 17), (3, 3), (33, 5), (2, 16), (4, 77)):
         assert ended(session, np.random.default_rng(0).standard_normal(shape, dtype=np.float32)) == 0, shape
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+def test_padded_pools_of_any_number_of_channels(target: str) -> None:
+    """Where a border was added while vectors of channels were read, these read on past the end of the last pixel."""
+    x = helper.make_tensor_value_info("x", 3, (1, 6, 4, "c"))
+    y = helper.make_empty_tensor_value_info("y")
+    node = helper.make_node("NhwcMaxPool", ["x"], ["y"], domain="com.microsoft", kernel_shape=[2, 3], pads=[1, 0, 1, 0])
+    sets = [helper.make_opsetid("", 14), helper.make_opsetid("com.microsoft", 1)]
+    pool = helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=sets, ir_version=8)
+    session = occ.compile(pool, target=target, threads=1)
+    for channels in (1, 8, 63, 64, 65, 130):
+        data = np.random.default_rng(0).integers(-128, 128, (1, 6, 4, channels)).astype(np.int8)
+        np.testing.assert_array_equal(session.run({"x": data})["y"], run_onnxruntime(pool, {"x": data})["y"])
+        assert ended(session, data) == 0, channels
 
 
 @pytest.mark.parametrize("op", ["Softmax", "LogSoftmax"])

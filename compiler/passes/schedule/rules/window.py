@@ -75,8 +75,8 @@ def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
         return Declined("it has no reductions of its own shape that read contiguous elements along its last axis")
     out = StageSchedule(s)
     *outer, last = out.axes
-    row = "ShiftInwards" if facts.full else row_tail(s.axes[-1].extent, lanes)
-    vectors, lane = out.split(last, lanes, row)
+    end = "ShiftInwards" if facts.full else row_tail(s.axes[-1].extent, lanes)
+    vectors, lane = out.split(last, lanes, end)
     out.vectorize(lane)
     taps = [a.extent for r in sums for a in reduce_axes(r.expr)]
     small = len(sums) == 1 and all(isinstance(n, int) and n <= _WINDOW for n in taps)
@@ -105,7 +105,7 @@ def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     for p in borders:
         made += _border(p, s.name, fused.get(outer[-3], outer[-3]), tile, facts)
     for r in sums:
-        made += _taps(r, s.name, outer[-1], lanes, tile, guarded=row == "GuardWithIf")
+        made += _taps(r, s.name, outer[-1], lanes, tile, guarded=end == "GuardWithIf")
     return made
 
 
