@@ -13,7 +13,7 @@ from occ.compiler.targets.default import DEFAULT
 from occ.generation.embedding_folder import POOLINGS, EmbeddingFolder
 from occ.generation.names import IDS, LOGITS, MASK, POSITIONS
 from occ.generation.open import open_plain
-from occ.generation.text import Tokenizer
+from occ.generation.tokenizer import Tokenizer
 from occ.runtime.errors import RunError
 from occ.runtime.signature import numpy_dtype
 

@@ -24,7 +24,7 @@ from occ.generation.names import DRAFT_TOKENS, LOGITS, NGRAM, STARTS
 from occ.generation.open import open_model
 from occ.generation.requests import Constraint, Ending, GenerationRequest, generate_batch, generate_one
 from occ.generation.sampling import Sampler, Sampling
-from occ.generation.text import TextStream, Tokenizer
+from occ.generation.tokenizer import TextStream, Tokenizer
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 
@@ -265,7 +265,7 @@ class LanguageModel:
         """The tokens of a conversation, `[{"role": "user", "content": ..}, ..]`, up to the model's answer.
 
         Args:
-            messages: as of `occ.generation.text.Tokenizer.chat`; so are `tools` and `more`.
+            messages: as of `occ.generation.tokenizer.Tokenizer.chat`; so are `tools` and `more`.
 
         Raises:
             RunError: OCC0501 the folder has no tokenizer or no chat template, or that rejects the messages.

@@ -14,7 +14,7 @@ from occ.generation.decoder import Decoder, Decoders
 from occ.generation.drafts import Drafts
 from occ.generation.names import KEY_BLOCK
 from occ.generation.sampling import Sampler, Sampling
-from occ.generation.text import TextStream
+from occ.generation.tokenizer import TextStream
 from occ.runtime.errors import RunError
 
 

@@ -16,7 +16,7 @@ from occ.generation.language_model import LanguageModel, Prompt, Stops
 from occ.generation.names import DRAFT_TOKENS, IDS
 from occ.generation.requests import GenerationRequest
 from occ.generation.seq2seq import Seq2Seq, Seq2SeqFiles, Suppressed
-from occ.generation.text import Tokenizer
+from occ.generation.tokenizer import Tokenizer
 from occ.runtime.errors import RunError
 from occ.runtime.signature import numpy_dtype
 

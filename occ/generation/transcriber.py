@@ -17,7 +17,7 @@ from occ.compiler.targets.default import DEFAULT
 from occ.generation.audio import MelSpectrogram, read_sound
 from occ.generation.folder import read_object
 from occ.generation.seq2seq import CrossDecoder, Seq2Seq, Seq2SeqFiles
-from occ.generation.text import Tokenizer
+from occ.generation.tokenizer import Tokenizer
 from occ.runtime.errors import RunError
 
 Task = Literal["transcribe", "translate"]

@@ -10,7 +10,7 @@ import pytest
 from openai_server import EOS, MESSAGES, Served, openai
 
 import occ
-from occ.generation.text import TextStream
+from occ.generation.tokenizer import TextStream
 
 FIELDS = [
     "temperature", "top_p", "n", "seed", "stop", "stream", "stream_options", "presence_penalty", "frequency_penalty", "logit_bias",

@@ -16,7 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from occ.generation.embedding import TextEncoder
 from occ.generation.language_model import LanguageModel
-from occ.generation.text import Tokenizer
+from occ.generation.tokenizer import Tokenizer
 from occ.runtime.errors import RunError
 from occ.serve.openai.encoders import EncoderService
 from occ.serve.openai.errors import ErrorResponse, add_errors

@@ -13,7 +13,7 @@ from fastapi import Request
 from fastapi.responses import JSONResponse, Response, StreamingResponse
 
 from occ.generation.requests import GenerationRequest
-from occ.generation.text import Tokenizer
+from occ.generation.tokenizer import Tokenizer
 from occ.runtime.errors import RunError
 from occ.serve.openai.answers import ChatForm, Choice, CompletionForm, Echo, Form, ResponseForm
 from occ.serve.openai.metrics import Metrics

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import occ
-from occ.generation.text import TextStream, Tokenizer
+from occ.generation.tokenizer import TextStream, Tokenizer
 
 tokenizers = pytest.importorskip("tokenizers")
 
