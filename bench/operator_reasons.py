@@ -7,7 +7,7 @@ from collections.abc import Mapping
 _PLANES = "Channels are first in the model and last in the kernel. Between input and output alone, both copies count; a network has them at its ends."
 _DEPTHWISE = "Planes with channels first. Networks have channels last, where the kernel is another one."
 _LOADS = "Halide has no gather instruction: elements are loaded one at a time."
-_TILES = "onnxruntime multiplies in AMX tiles on this machine, occ in vectors (VNNI)."
+_TILES = "onnxruntime multiplies in AMX tiles on this machine, occ in vectors (VNNI). What tiles would take: docs/inner-loops.md."
 _MEMORY = "The tensors are larger than the caches. Not looked into further."
 
 # Name of a row -> why it is below 0.8 at medium or large size.

@@ -10,7 +10,7 @@ from occ.compiler.codegen_llvm.lane_steps import flat_offset, lane_step
 from occ.compiler.codegen_llvm.machine import CodeMachine
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.te.expr import FOLDS, ORDERED, Expr, Load, Reduce
+from occ.compiler.ir.te.expr import FOLDS, ORDERED, Expr, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step, to_dim
 from occ.compiler.ir.te.reductions import COMBINE
@@ -82,9 +82,18 @@ def _lanes(s: TeStage, reductions: list[Reduce], sources: Mapping[str, tuple[Dim
     for r in reductions if candidates else ():
         if (dot := dot_of(r, candidates[0], width, symbols, sources)) is not None:
             return candidates[0], dot.width
-    if not any(r.kind in ORDERED for r in reductions):
+    if not any(r.kind in ORDERED or _chooses_by_position(r, s) for r in reductions):
         candidates += [r.axes[-1].name for r in reductions if r.axes]
     return max(candidates, key=lambda a: _score(a, s, sources, width), default=""), width
+
+
+def _chooses_by_position(r: Reduce, s: TeStage) -> bool:
+    """Whether each lane takes the terms up to its own, which are read once for all lanes."""
+    if not isinstance(r.body, Select) or not s.axes or not r.axes:
+        return False
+    last, tested = s.axes[-1].name, {n.name for n in walk(r.body.cond) if isinstance(n, Index)}
+    shared = all(n.name != last for n in walk(r.body.then) if isinstance(n, Index))
+    return shared and tested == {last, r.axes[-1].name}
 
 
 def _tile(

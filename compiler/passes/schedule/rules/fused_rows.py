@@ -6,7 +6,7 @@ from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Load, Reduce
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, reduce_axes
 from occ.compiler.ir.te.reductions import COMBINE
-from occ.compiler.ir.te.roles import WINDOW_ROWS
+from occ.compiler.ir.te.roles import PREFIX, WINDOW_ROWS
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.typical_sizes import nominal
@@ -119,7 +119,11 @@ def _in_registers(r: TeStage, update: StageSchedule, width: int, tail: tuple[str
     if isinstance(extent, int) and extent in (2 * width, LONG_SUM_VECTORS * width):
         vectors, lane = update.split(last, width)
         update.reorder(lane, vectors, *reversed(update.reduced)).vectorize(lane).unroll(vectors)
+        if r.role == PREFIX:
+            update.unroll(update.reduced[-1])
         return
     update.reorder(last, *reversed(update.reduced)).vectorize(last, width, *tail)
-    if nominal(reduce_axes(r.expr)[-1].extent) >= 4:
+    if r.role == PREFIX:
+        update.unroll(update.reduced[-1])  # so that each term's lanes are known
+    elif nominal(reduce_axes(r.expr)[-1].extent) >= 4:
         update.unroll(update.reduced[-1], 4)
