@@ -10,12 +10,12 @@ from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.lane_steps import flat_offset, lane_step
+from occ.compiler.codegen_llvm.lane_steps import NEAR, flat_offset, lane_step
 from occ.compiler.codegen_llvm.machine import CodeMachine
 from occ.compiler.codegen_llvm.values import Ops, undefined
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I8, I16, I32, U8
-from occ.compiler.ir.te.expr import Axis, Binary, Cast, Load, Reduce
+from occ.compiler.ir.te.expr import Axis, Binary, Cast, Index, Load, Reduce
 from occ.compiler.ir.te.function import product_in_pairs
 from occ.compiler.ir.te.index import to_dim
 from occ.compiler.native_entry.types import I32 as WORD
@@ -28,9 +28,10 @@ class Dot:
     """A sum in i32 of products of 4 bytes, or of 2 integers of 16 bits, in each lane.
 
     Attributes:
-        codes: adjacent integers, the same for all lanes.
-        weights: bytes, those of a lane adjacent and lanes one after the other.
-        axis: of the products of a lane.
+        codes: adjacent integers, u8, i8 or i16.
+        weights: adjacent integers, i8 or i16.
+        moving: the one of both that differs between lanes; the other one is the same for all.
+        axis: of the products of a lane, the last one of `moving`.
         some: its extent.
         narrow: products of bytes whose pairs sum within i16.
         width: number of lanes.
@@ -38,10 +39,16 @@ class Dot:
 
     codes: Load
     weights: Load
+    moving: Load
     axis: Axis
     some: int
     narrow: bool
     width: int
+
+    @property
+    def still(self) -> Load:
+        """The operand that is the same for all lanes."""
+        return self.codes if self.moving is self.weights else self.weights
 
 
 def dot_of(
@@ -55,25 +62,26 @@ def dot_of(
     sides = [e.arg for e in (body.lhs, body.rhs) if isinstance(e, Cast) and isinstance(e.arg, Load)]
     if len(sides) != 2:
         return None
-    flat = [_offset(s, symbols, shapes) for s in sides]
     for a in r.axes:
-        for k, (codes, weights) in enumerate((sides, reversed(sides))):
-            x, w = flat[k], flat[1 - k]
-            if x is None or w is None or not _is_dot(codes, weights, a):
+        for still, moving in (sides, sides[::-1]):
+            x, w = _offset(still, symbols, shapes), _offset(moving, symbols, shapes)
+            if x is None or w is None or not moving.index or moving.index[-1] != Index(a.name):
                 continue
-            if lane_step(x, vector, 1) != 0 or any(lane_step(d, a.name, 1) != 1 for d in (x, w)):
+            if shapes[moving.source][-1] != a.extent or lane_step(x, vector, 1) != 0 or lane_step(x, a.name, 1) != 1:
                 continue
-            lanes = width
+            codes, weights = (still, moving) if moving.dtype == I8 else (moving, still)
+            lanes = width if _is_dot(codes, weights, moving, a) else 0
             while lanes >= _LEAST:
-                if lane_step(w, vector, lanes) == a.extent:
-                    return Dot(codes, weights, a, int(str(a.extent)), pair is not None, lanes)
+                if lane_step(w, vector, lanes) in (a.extent, *(n * a.extent for n in range(2, NEAR + 1))):
+                    return Dot(codes, weights, moving, a, int(str(a.extent)), pair is not None, lanes)
                 lanes //= 2
     return None
 
 
-def _is_dot(codes: Load, weights: Load, a: Axis) -> bool:
-    kinds = (U8, I8) if a.extent == 4 else (I16,) if a.extent == 2 else ()
-    return codes.dtype in kinds and weights.dtype == I8
+def _is_dot(codes: Load, weights: Load, moving: Load, a: Axis) -> bool:
+    if a.extent == 2:
+        return codes.dtype == I16 and weights.dtype == (I8 if moving is weights else I16)
+    return a.extent == 4 and codes.dtype in (U8, I8) and weights.dtype == I8
 
 
 def _offset(e: Load, symbols: Mapping[str, Dim], shapes: Mapping[str, tuple[Dim, ...]]) -> Dim | None:
@@ -88,29 +96,26 @@ def add_dot(o: Ops, d: Dot, acc: Any, codes: Any, weights: Any, machine: CodeMac
         o: arithmetic.
         d: what is multiplied.
         acc: i32 lanes.
-        codes: the codes of a lane as an i32, for all lanes.
-        weights: bytes, `d.some` for each lane.
+        codes, weights: elements, `d.some` for each lane.
         machine: whose instructions are used.
     """
     bits, has = 32 * d.width, machine.has
-    words = ir.VectorType(WORD, d.width)
+    words, pairs = ir.VectorType(WORD, d.width), ir.VectorType(ir.IntType(16), 2 * d.width)
     fours = (has("avx512vnni") and (bits == 512 or has("avx512vl"))) or (has("avxvnni") and bits < 512)
     if fours and d.some == 4 and d.codes.dtype == U8 and not d.narrow:
-        return o.call(f"llvm.x86.avx512.vpdpbusd.{bits}", words, [acc, codes, o.b.bitcast(weights, words)])
+        return o.call(
+            f"llvm.x86.avx512.vpdpbusd.{bits}", words, [acc, *(o.b.bitcast(v, words) for v in (codes, weights))]
+        )
     if d.some == 4 and d.codes.dtype == I8 and bits == 128 and has("dotprod"):
-        given = [o.b.bitcast(v, weights.type) for v in (codes, weights)]
-        return o.call("llvm.aarch64.neon.sdot.v4i32.v16i8", words, [acc, *given])
-    pairs = ir.VectorType(ir.IntType(16), 2 * d.width)
-    if machine.multiplies_pairs(bits) and d.some == 2:
-        given = [o.b.bitcast(codes, pairs), o.b.sext(weights, pairs)]
-        return o.b.add(acc, o.call(_PAIRS[bits], words, given))
-    if (
-        machine.multiplies_pairs(bits)
-        and d.narrow
-        and d.codes.dtype == U8
-        and (bits > 128 or has("ssse3") or has("sse4.1"))
-    ):
-        sums = o.call(_BYTES[bits], pairs, [o.b.bitcast(codes, weights.type), weights])
+        return o.call("llvm.aarch64.neon.sdot.v4i32.v16i8", words, [acc, codes, weights])
+    if not machine.multiplies_pairs(bits):
+        return _one_by_one(o, d, acc, codes, weights)
+    if d.some == 2:
+        return o.b.add(
+            acc, o.call(_PAIRS[bits], words, [v if v.type == pairs else o.b.sext(v, pairs) for v in (codes, weights)])
+        )
+    if d.narrow and d.codes.dtype == U8 and (bits > 128 or has("ssse3") or has("sse4.1")):
+        sums = o.call(_BYTES[bits], pairs, [codes, weights])
         return o.b.add(acc, o.call(_PAIRS[bits], words, [sums, ir.Constant(pairs, [1] * 2 * d.width)]))
     return _one_by_one(o, d, acc, codes, weights)
 
@@ -125,11 +130,9 @@ _BYTES = {
 
 def _one_by_one(o: Ops, d: Dot, acc: Any, codes: Any, weights: Any) -> Any:
     """The products in i32, for processors without an instruction for them."""
-    kind = ir.VectorType(ir.IntType(d.codes.dtype.bits), d.some * d.width)
-    codes = o.b.bitcast(codes, kind)
     for q in range(d.some):
         places = ir.Constant(ir.VectorType(WORD, d.width), [WORD(q + d.some * k) for k in range(d.width)])
         x, w = (o.b.shuffle_vector(v, undefined(v.type), places) for v in (codes, weights))
-        wide = [o.cast(x, d.codes.dtype, I32), o.cast(w, I8, I32)]
+        wide = [o.cast(x, d.codes.dtype, I32), o.cast(w, d.weights.dtype, I32)]
         acc = o.b.add(acc, o.b.mul(*wide))
     return acc

@@ -12,7 +12,7 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.functions import emit_call
-from occ.compiler.codegen_llvm.lane_steps import flat_offset, in_memory_order, lane_step
+from occ.compiler.codegen_llvm.lane_steps import NEAR, flat_offset, in_memory_order, lane_step
 from occ.compiler.codegen_llvm.machine import CodeMachine
 from occ.compiler.codegen_llvm.values import Ops, iota, lanes, mangled, memory_type, register_type, undefined
 from occ.compiler.ir import dim
@@ -26,7 +26,6 @@ from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.types import FLOAT, I1, I32, I64, PTR
 
 _FLOAT_SIZE = 4
-_NEAR = 4  # stride of lanes up to which whole vectors are loaded, and their elements chosen
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
 
 
@@ -228,7 +227,7 @@ class Expressions:
             return self._scalar_load(e, first, env)
         if step == 1:
             return self._vector_load(e, first, env)
-        if isinstance(step, int) and -_NEAR <= step <= _NEAR:
+        if isinstance(step, int) and -NEAR <= step <= NEAR:
             return self._strided_load(e, first, step, env)
         apart = self.o.splat(self.size(step, env.axes), env.width)
         offsets = self.b.add(self.o.splat(first, env.width), self.b.mul(iota(env.width), apart))

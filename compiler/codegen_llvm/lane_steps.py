@@ -13,6 +13,8 @@ from occ.compiler.ir.te.index import axis_symbol, simplify_stage
 from occ.compiler.ir.te.walks import transform
 from occ.compiler.ir.types import TensorType
 
+NEAR = 4  # stride of lanes up to which whole vectors are loaded, and their elements chosen
+
 
 def flat_offset(index: Sequence[Dim], shape: Sequence[Dim]) -> Dim:
     """The offset of an element in a row-major tensor, in elements."""

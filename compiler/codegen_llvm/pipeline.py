@@ -17,7 +17,7 @@ def cpu_jit(options: JitOptions = JitOptions()) -> Pipeline:
     """The pipeline of `cpu-jit`."""
     return {
         **on_codes(options),
-        "fused": (*to_kernels(options), UseByteProducts(only="MatMulInteger"), UseJoins(strided=False), Fuse()),
+        "fused": (*to_kernels(options), UseByteProducts(planes=True), UseJoins(strided=False), Fuse()),
         "layout": (LayoutWeights(products=True), PlaceJoins(strided=False)),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),

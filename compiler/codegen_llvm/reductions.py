@@ -10,10 +10,12 @@ from llvmlite import ir
 
 from occ.compiler.codegen_llvm.dot_products import Dot, add_dot, dot_of
 from occ.compiler.codegen_llvm.expressions import Env, Expressions
-from occ.compiler.codegen_llvm.lane_steps import flat_offset
+from occ.compiler.codegen_llvm.lane_steps import flat_offset, lane_step
 from occ.compiler.codegen_llvm.loop_plan import LoopPlan
 from occ.compiler.codegen_llvm.values import iota, lanes, memory_type, undefined
 from occ.compiler.ir.dim import upper
+from occ.compiler.ir.dtype import I16 as I16_TYPE
+from occ.compiler.ir.dtype import I32 as I32_TYPE
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.te.expr import FOLDS, Axis, Load, Reduce
@@ -123,15 +125,30 @@ class Reductions(Expressions):
     def _add_dot(self, d: Dot, env: Env, acc: Any) -> Any:
         """Add the products of narrow integers, several in each lane, at a position of the other axes."""
         env = env.inner(axes=env.axes | {d.axis.name: I64(0)})
-        kind = ir.VectorType(memory_type(d.weights.dtype), d.some * d.width)
-        weights = self.b.load(self._vector_pointer(d.weights, kind, env), align=1)
-        codes = self.b.load(self._vector_pointer(d.codes, I32, env), align=d.codes.dtype.itemsize)
-        return add_dot(self.o, d, acc, self.o.splat(codes, d.width), weights, self.machine)
+        vectors = {d.moving: self._moving(d.moving, env), d.still: self._still(d.still, d.some, env)}
+        each = {e: self.b.bitcast(v, ir.VectorType(memory_type(e.dtype), d.some * d.width)) for e, v in vectors.items()}
+        return add_dot(self.o, d, acc, each[d.codes], each[d.weights], self.machine)
 
-    def _vector_pointer(self, e: Load, kind: ir.Type, env: Env) -> Any:
-        """The address of a load's first element, as of a value of type `kind`."""
+    def _moving(self, e: Load, env: Env) -> Any:
+        """Integers along the last axis of a tensor as one wide integer, for each lane."""
+        *shape, some = self._shape(e.source)
+        word = {16: I16_TYPE, 32: I32_TYPE}[e.dtype.bits * int(str(some))]
+        words = Load(f"{e.source} as {word.name}", e.index[:-1], word)
+        if words.source not in self.pointers:
+            entry = self.pointers[e.source]
+            with self.b.goto_entry_block():
+                self.pointers[words.source] = self.b.bitcast(entry, memory_type(word).as_pointer())
+        flat = flat_offset([d for i in words.index if (d := to_dim(i, self.symbols)) is not None], shape)
+        step = lane_step(flat, env.vector, env.width)
+        assert step is not None, "as `dot_of` has it"
+        return self._load_in_steps(words, self._at_lane_0(flat, env), step, env)
+
+    def _still(self, e: Load, some: int, env: Env) -> Any:
+        """Adjacent integers as one wide integer, the same for all lanes."""
         flat = flat_offset([d for i in e.index if (d := to_dim(i, self.symbols)) is not None], self._shape(e.source))
-        return self.b.bitcast(self._address(e.source, self._at_lane_0(flat, env)), kind.as_pointer())
+        kind = ir.IntType(some * e.dtype.bits)
+        pointer = self.b.bitcast(self._address(e.source, self._at_lane_0(flat, env)), kind.as_pointer())
+        return self.o.splat(self.b.load(pointer, align=e.dtype.itemsize), env.width)
 
     def _better(self, r: Reduce, best: Any, at: Any, value: Any, position: Any) -> list[Any]:
         """The first extreme element; NaN beats every number, as in numpy."""

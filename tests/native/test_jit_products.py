@@ -13,6 +13,7 @@ import pytest
 from arm_program import ARM
 from building import model_of
 from machines import is_here
+from onnx.reference import ReferenceEvaluator
 
 import occ
 from occ.compiler.cache.cache import Cache
@@ -67,16 +68,64 @@ def test_products_of_bytes_are_exact(rows: int, depth: int, columns: int, bits: 
     np.testing.assert_array_equal(session.run(feed)["y"], onnx_result(model, feed), strict=True)
 
 
+CONVOLUTIONS = {
+    "3x3": ((1, 9, 8, 21), (12, 9, 3, 3), "pads = [1, 1, 1, 1]"),
+    "1x1": ((2, 64, 5, 7), (5, 64, 1, 1), "strides = [1, 1]"),
+    "strided": ((1, 6, 9, 75), (7, 6, 3, 3), "pads = [1, 1, 1, 1], strides = [2, 2]"),
+    "in threes": ((1, 3, 16, 40), (4, 3, 7, 7), "strides = [3, 3]"),
+    "in fives": ((1, 4, 11, 90), (4, 4, 3, 3), "strides = [5, 5]"),
+    "a row": ((1, 5, 37), (8, 5, 3), "dilations = [2]"),
+}
+
+
+def integer_convolution(case: str, *, bits: int = 8, dtype: type = np.uint8, symbolic: bool = False) -> Any:
+    """`ConvInteger` with a constant weight and a zero point of the run."""
+    shape, filters, attributes = CONVOLUTIONS[case]
+    extents = [*map(str, shape[:-1]), "v" if symbolic else str(shape[-1])]
+    name = np.dtype(dtype).name
+    out = ",".join(f"o{k}" for k in range(len(shape)))
+    w = RNG.choice(ENDS, filters) if bits == 8 else RNG.integers(-64, 64, filters).astype(np.int8)
+    model = model_of(
+        f"g ({name}[{','.join(extents)}] x, {name} z) => (int32[{out}] y) {{ y = ConvInteger <{attributes}> (x, w, z) }}",
+        {"w": w},
+    )
+    info = np.iinfo(dtype)
+    return model, {"x": RNG.choice(np.array([info.min, info.max, 3], dtype), shape), "z": np.array(7, dtype)}
+
+
+def specified(model: onnx.ModelProto, feed: dict[str, np.ndarray]) -> Any:
+    (y,) = ReferenceEvaluator(model).run(None, feed)
+    return y
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+@pytest.mark.parametrize("bits", [7, 8])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolutions_of_bytes_are_exact(case: str, bits: int, dtype: type, cpu: str) -> None:
+    for symbolic in (False, True):
+        model, feed = integer_convolution(case, bits=bits, dtype=dtype, symbolic=symbolic)
+        session = occ.compile(model, "cpu-jit", options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
+        np.testing.assert_array_equal(session.run(feed)["y"], specified(model, feed), strict=True)
+
+
+@pytest.mark.parametrize("cpu", INSTRUCTIONS)
+@pytest.mark.parametrize("bits", [7, 8])
+def test_instructions_of_convolutions(bits: int, cpu: str) -> None:
+    text = llvm_text(integer_convolution("strided", bits=bits)[0], cpu)
+    assert len(re.findall(rf"call .*{re.escape(INSTRUCTIONS[cpu][bits == 7])}", text)) >= 7
+
+
 @pytest.mark.toolchain
 @pytest.mark.skipif(platform.machine() != "x86_64", reason="the tests build on x86-64 for another machine")
 @pytest.mark.skipif(bool(missing(ARM)), reason=f"apt install {missing(ARM)}")
 @pytest.mark.parametrize("cpu", ["cortex-a76", "armv8-a"])
 def test_products_of_bytes_are_exact_on_arm(cpu: str) -> None:
     for dtype in (np.uint8, np.int8):
-        model, feed = integer_product(5, 45, 33, dtype=dtype)
-        built = occ.build(model, "cpu-jit", options={"halide.target": PROCESSORS[cpu]})
-        got = Emulated(built, Cache()).run(feed)["y"]
-        np.testing.assert_array_equal(got, onnx_result(model, feed), strict=True)
+        for model, feed in (integer_product(5, 45, 33, dtype=dtype), integer_convolution("strided", dtype=dtype)):
+            built = occ.build(model, "cpu-jit", options={"halide.target": PROCESSORS[cpu]})
+            got = Emulated(built, Cache()).run(feed)["y"]
+            np.testing.assert_array_equal(got, specified(model, feed), strict=True)
 
 
 @pytest.mark.parametrize("cpu", INSTRUCTIONS)

@@ -21,6 +21,7 @@ KEYS_OF_CHUNK = "attend_chunk"  # reads keys of a chunk, its first axis; the las
 HEADS = "attend_heads"  # by `repeat_heads`: keys or values, each head for several query heads
 PAD = "pad"  # a border around a tensor
 PANELS = "panels"  # bytes in panels of columns, fours of rows innermost: [.., panel, four, column, byte]
+FOURS = "fours"  # channels of an image in fours, or pairs, innermost
 COLUMNS = "columns"  # the right operand of a product in panels of columns: [.., panel, row, column]
 CONV = "conv"  # sums over a window, whose rows are the positions of an image
 WINDOW_ROWS = "window_rows"  # the column results of a planar window: one row for each row of the result
@@ -63,6 +64,7 @@ ROLES = {
         Role(COLUMNS, border_axis=-1),
         Role(KEYS_OF_CHUNK, border_axis=0),
         Role(WINDOW_ROWS, own_memory=True),
+        Role(FOURS, own_memory=True),
         Role(POSITIONS, own_memory=True),
         *map(Role, (PANELS, SQUARES, SAMPLES, CONV, PEAK, HEADS, PREFIX, SUM_BLOCK, UNPACKED)),
         *(

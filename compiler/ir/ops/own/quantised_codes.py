@@ -17,7 +17,7 @@ from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te.conversion import quantize
 from occ.compiler.ir.te.expr import Expr, call, cast, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
-from occ.compiler.ir.te.roles import CONV, PANELS
+from occ.compiler.ir.te.roles import CONV, FOURS, PANELS
 
 
 @op("fma", own_attributes="")
@@ -61,6 +61,13 @@ def _wide(t: Builder, x: Tensor, some: int) -> Tensor:
     return x if x.dtype == BF16 or some == 4 else t.map(x.shape, lambda *i: cast(I16, x[i]), name="wide")
 
 
+def _fours(t: Builder, x: Tensor, some: int) -> Tensor:
+    """Channels `some` at a time, innermost: `[N, C, k...]` --> `[N, C/some, k..., some]`."""
+    batch, channels, *around = x.shape
+    shape = (batch, ceildiv(channels, some), *around, some)
+    return t.map(shape, lambda n, c, *i: x[(n, c * some + i[-1], *i[:-1])], role=FOURS)
+
+
 def pairs_fit(w: np.ndarray) -> bool:
     """Whether products of any unsigned bytes by pairs of signed bytes, `[.., 2]`, sum within i16."""
     wide = w.astype(np.int32)
@@ -90,7 +97,7 @@ def _sums_in(w: Tensor) -> DType:
     tags=("contraction",),
     reads="channels",
     writes="channels",
-    own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int signed=int? narrow=int?",
+    own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int signed=int? narrow=int? planes=int?",
 )
 class ConvDot:
     """An integer convolution with i32 sums, plus the correction `total` of each filter for zero points.
@@ -115,7 +122,8 @@ class ConvDot:
         taps = tuple(a.kernel_shape)
         signed = bool(getattr(a, "signed", 0))
         moved = None if zero is None else _point(zero) + byte_shift(x.dtype, signed=signed)
-        some = w.shape[2] if grouped else 1
+        planes = bool(getattr(a, "planes", 0))
+        some = w.shape[-1 if planes else 2] if grouped else 1
         x, acc_type = _bytes(t, x, signed=signed), _sums_in(w)
         x = _wide(t, x, some) if grouped else x
         win = window_of("conv_dot", x.shape[2:], taps, a)
@@ -123,12 +131,16 @@ class ConvDot:
         border = literal(a.zero, x.dtype) if moved is None else cast(x.dtype, moved)
         padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), border)
         n, each = len(taps), w.shape[0] // a.group
+        fours = _fours(t, padded, some) if planes else padded
 
         def product(*i):
             batch, o, pos = i[0], i[1], i[2 : 2 + n]
             if grouped:
                 q, c, tap = i[2 + n], i[3 + n], i[4 + n :]
-                channel, filter_ = c * some + q, w[(o, c, q, *tap)]
+                channel, filter_ = c * some + q, w[(o, c, *tap, q) if planes else (o, c, q, *tap)]
+                if planes:
+                    code = fours[(batch, c, *win.position(pos, tap), q)]
+                    return _product(acc_type, code, filter_, narrow=bool(getattr(a, "narrow", 0)))
             else:
                 c, tap = i[2 + n], i[3 + n :]
                 channel, filter_ = o // each * w.shape[1] + c, w[(o, c, *tap)]

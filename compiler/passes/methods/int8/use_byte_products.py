@@ -35,6 +35,7 @@ class _Lanes:
     some: int
     how: dict[str, int]
     pairs: bool
+    planes: bool = False  # convolutions have lanes along positions, not filters
 
     def of(self, w: np.ndarray, axis: int) -> tuple[int, dict[str, int]]:
         """`some` and the attributes for a weight whose `axis` is summed."""
@@ -43,11 +44,11 @@ class _Lanes:
         return self.some, self.how
 
 
-def integer_rules(machine: Machine, some: int = 0) -> dict[str, tuple[OpRule, ...]]:
+def integer_rules(machine: Machine, some: int = 0, *, planes: bool = False) -> dict[str, tuple[OpRule, ...]]:
     """The rules for integer products with `some` per lane, or as many as the machine adds at once."""
     panel, signed = 2 * machine.lanes(32), machine.signed_bytes
     in_pairs = not some and machine.int8_dot_width == 2 and not signed
-    lanes = _Lanes(some or machine.int8_dot_width, {"signed": 1} if signed else {}, in_pairs)
+    lanes = _Lanes(some or machine.int8_dot_width, {"signed": 1} if signed else {}, in_pairs, planes)
 
     def convolution(op: Op, rw: Rewriter) -> bool:
         return _convolution(op, rw, lanes)
@@ -68,7 +69,7 @@ def _convolution(op: Op, rw: Rewriter, lanes: _Lanes) -> bool:
     if x is None or found is None or x.tensor.dtype not in (U8, I8) or (zero is not None and zero.tensor.size != 1):
         return False
     (w, points), groups = found, op.a.group
-    if w.shape[0] < _LEAST or (groups != 1 and w.shape[1] != 1):
+    if w.shape[0] < _LEAST or (groups != 1 and (w.shape[1] != 1 or lanes.planes)):
         return False
     if points is not None and groups != 1:
         w, points = w - points.reshape(-1, *[1] * (w.ndim - 1)).astype(np.int16), None  # this costs no instruction
@@ -77,8 +78,8 @@ def _convolution(op: Op, rw: Rewriter, lanes: _Lanes) -> bool:
     window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
     total = w.sum(tuple(range(1, w.ndim)), dtype=np.int64)
     some, how = lanes.of(w, 1) if groups == 1 else (1, lanes.how)
-    around = {"group": groups, **window, **how}
-    weight = b.constant(_in_groups(w, 1, some) if groups == 1 else w)
+    around = {"group": groups, **window, **how} | ({"planes": 1} if lanes.planes else {})
+    weight = b.constant(_filters(w, some, planes=lanes.planes) if groups == 1 else w)
     if zero is None or isinstance(zero, Weight):
         point = (0 if zero is None else int(zero.data.reshape(()))) + byte_shift(x.tensor.dtype, signed="signed" in how)
         made = b.conv_dot(x, weight, b.constant((-point * total).astype(np.int32)), zero=point, **around)
@@ -232,6 +233,14 @@ def _rounded(op: Op) -> tuple[Value, np.ndarray] | None:
     return None if data is None else (x, data)
 
 
+def _filters(w: np.ndarray, some: int, *, planes: bool) -> np.ndarray:
+    """Weights of filters with channels in groups; with `planes` these are innermost, and pairs have 16 bits already."""
+    groups = _in_groups(w, 1, some)
+    if not planes:
+        return groups
+    return np.ascontiguousarray(np.moveaxis(groups, 2, -1), np.int16 if some == 2 else None)
+
+
 def _in_groups(w: np.ndarray, axis: int, some: int) -> np.ndarray:
     """An axis in groups, of four for instance, padded with zeros: `[.., C, ..]` --> `[.., C/4, 4, ..]`."""
     margins = [(0, -n % some if k == axis else 0) for k, n in enumerate(w.shape)]
@@ -261,7 +270,7 @@ class UseByteProducts(Pass):
 
     bf16: bool = False  # pretend that the processor has the instruction
     some: int = 0  # integers per lane; 0 means the target's
-    only: str = ""  # the operator that is rewritten; empty means all
+    planes: bool = False  # for channels first: only integers, and convolutions with lanes along positions
 
     name: ClassVar[str] = "use-byte-products"
 
@@ -270,8 +279,8 @@ class UseByteProducts(Pass):
             return False
         rw = Rewriter(m)
         pairs = self.bf16 or ctx.machine.dots_bf16
-        rules = {**integer_rules(ctx.machine, self.some), **(BF16_RULES if pairs else {})}
-        changes = rw.apply({name: found for name, found in rules.items() if self.only in ("", name)})
+        rules = integer_rules(ctx.machine, self.some, planes=self.planes)
+        changes = rw.apply({**rules, **(BF16_RULES if pairs and not self.planes else {})})
         erase_dead(m)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)
