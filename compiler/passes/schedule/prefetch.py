@@ -30,7 +30,7 @@ def fetch_ahead(
             the next run.
     """
     param = next((p for p in facts.f.params if p.name == source), None)
-    if param is None or facts.few:
+    if param is None or facts.skinny:
         return []
     least = facts.machine.near_bytes if least is None else least
     shape = [n for n in param.type.physical if isinstance(n, int)]

@@ -63,16 +63,16 @@ class ScheduleFacts:
     Attributes:
         f: the function.
         machine: the CPU that it will run on.
-        few: whether the schedule is for at most `FEW_ROWS` rows of a symbolic number.
-        wide: whether it is for rows with at least as many positions as are computed together.
-        full: whether it is for rows with at least a full vector of elements.
+        skinny: whether the schedule is for at most `FEW_ROWS` rows of a symbolic number.
+        full_tile: whether it is for rows with at least as many positions as are computed together.
+        full_vector: whether it is for rows with at least a full vector of elements.
     """
 
     f: TeFunc
     machine: Machine
-    few: bool = False
-    wide: bool = False
-    full: bool = False
+    skinny: bool = False
+    full_tile: bool = False
+    full_vector: bool = False
 
     @cached_property
     def hint(self) -> Hint:

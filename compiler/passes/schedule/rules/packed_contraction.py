@@ -58,7 +58,7 @@ def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     if found is None or not same_axes(s, sums[0]):
         return Declined("it has no sum of products, of its own shape, along a contiguous axis of one operand alone")
     acc = sums[0]
-    if facts.few:
+    if facts.skinny:
         found = found.with_rows_as_loop()
     one_filter = _down_rows(acc, found)
     found = one_filter or found
@@ -221,9 +221,9 @@ def _cost(s: TeStage, acc: TeStage, c: Contraction, facts: ScheduleFacts) -> int
     """
     if facts.hint.parallel is not None:
         return work(s, facts)
-    if not facts.few and not all(isinstance(n, int) for n in acc.shape):
+    if not facts.skinny and not all(isinstance(n, int) for n in acc.shape):
         return max(work(s, facts), SERIAL)
     products = nominal_count(acc.shape) * nominal_count(a.extent for a in reduce_axes(acc.expr))
-    if facts.few:
+    if facts.skinny:
         products = products * FEW_ROWS // nominal(extent_of(acc, c.outer[-1]))
     return 0 if products < _SMALL else work(s, facts)

@@ -92,7 +92,7 @@ def _rows(acc: TeStage, facts: ScheduleFacts) -> TeStage | None:
 
 def may_be_short(width: Dim, facts: ScheduleFacts) -> bool:
     """Whether rows may be shorter than a vector, which would then read past their end."""
-    return not isinstance(width, int) and not facts.wide
+    return not isinstance(width, int) and not facts.full_tile
 
 
 def tail(extent: Dim, lanes: int) -> str:

@@ -75,7 +75,7 @@ def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
         return Declined("it has no reductions of its own shape that read contiguous elements along its last axis")
     out = StageSchedule(s)
     *outer, last = out.axes
-    end = "ShiftInwards" if facts.full else row_tail(s.axes[-1].extent, lanes)
+    end = "ShiftInwards" if facts.full_vector else row_tail(s.axes[-1].extent, lanes)
     vectors, lane = out.split(last, lanes, end)
     out.vectorize(lane)
     taps = [a.extent for r in sums for a in reduce_axes(r.expr)]
@@ -86,7 +86,7 @@ def window_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     )
     inner = [lane]
     if tile > 1:
-        tail = "ShiftInwards" if facts.wide else row_tail(s.shape[-2], tile)
+        tail = "ShiftInwards" if facts.full_tile else row_tail(s.shape[-2], tile)
         outer[-1], near = out.split(outer[-1], tile, tail)
         out.unroll(near)
         inner.append(near)
@@ -128,7 +128,7 @@ def _neighbours(s: TeStage, facts: ScheduleFacts) -> int:
     if any(_tests_lanes(r) for r in facts.reductions(s)):
         return 1
     most = max(facts.machine.registers // 4, 2)
-    return tile_size(extent, most, facts.machine.rows) if isinstance(extent, int) or facts.wide else 1
+    return tile_size(extent, most, facts.machine.rows) if isinstance(extent, int) or facts.full_tile else 1
 
 
 def _tests_lanes(r: TeStage) -> bool:

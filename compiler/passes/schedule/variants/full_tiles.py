@@ -48,7 +48,7 @@ def full_tile_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         loops = _PLANAR.get(_rule_of(s, f))
         if loops is not None and isinstance(s, TeStage) and not isinstance(s.axes[-1].extent, int):
             (acc,) = facts.reductions(s)
-            wide = lambda x, alone, loops=loops: loops(x, ScheduleFacts(alone, machine, wide=True))
+            wide = lambda x, alone, loops=loops: loops(x, ScheduleFacts(alone, machine, full_tile=True))
             inside = _inside(s, facts)
             return with_variant(f, s, inside, AtMost(lanes_along(s, acc, machine), s.axes[-1].extent), wide)
     return Declined("it has no window in planes whose rows are of symbolic length")
@@ -67,7 +67,7 @@ def full_vectors(f: TeFunc, machine: Machine) -> TeFunc | Declined:
             placed = {d.stage for d in f.schedule if d.call == "compute_at" and d.args[0] == s.name}
             names = {x.name for x in facts.inlined_into(s)} | placed
             mine = [x for x in f.stages if isinstance(x, TeStage) and x.name in names]
-            full = lambda x, alone: window_loops(x, ScheduleFacts(alone, machine, full=True))
+            full = lambda x, alone: window_loops(x, ScheduleFacts(alone, machine, full_vector=True))
             return with_variant(f, s, mine, AtMost(lanes, s.axes[-1].extent), full)
     return Declined("it has no columns of symbolic number that are reduced in vectors")
 
@@ -95,7 +95,7 @@ def _is_window(s: TeStage, facts: ScheduleFacts) -> bool:
 
 
 def _wide(s: TeStage, f: TeFunc, machine: Machine) -> Directives:
-    made = window_loops(s, ScheduleFacts(f, machine, wide=True))
+    made = window_loops(s, ScheduleFacts(f, machine, full_tile=True))
     return [] if isinstance(made, Declined) else made
 
 

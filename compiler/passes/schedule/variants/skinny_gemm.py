@@ -85,7 +85,7 @@ def _with_few(f: TeFunc, onto: TeFunc, s: TeStage, acc: TeStage, machine: Machin
     direct = unpacked(acc, f)
 
     def few(again: TeStage, alone: TeFunc) -> Directives | Declined:
-        facts = ScheduleFacts(alone, machine, few=True)
+        facts = ScheduleFacts(alone, machine, skinny=True)
         made = product_loops(again, facts)
         return window_loops(again, facts) if isinstance(made, Declined) and direct is not acc else made
 
