@@ -49,7 +49,7 @@ int prepare_model(occ_model *m) {
     for (uint32_t k = 0; k < f->outputs.count; k++) {
         const uint32_t kind = f->rows<PortFacts>(f->outputs)[k].dtype;
         if (kind & kRankOfARun) m->output_results += 1 + OCC_MAX_RANK;
-        if (kind & kExtentsOfARun) m->told_by_runs = true;
+        if (kind & kExtentsOfARun) m->data_dependent_extents = true;
     }
     const size_t count = f->inputs.count + f->outputs.count, all = m->input_extents + m->output_extents;
     const size_t ports = (count * sizeof(occ_port) + 7) / 8 * 8;  // extents follow them, aligned

@@ -50,7 +50,7 @@ struct occ_model {
     const void **weights;
     size_t input_extents, output_extents;
     size_t output_results;  // numbers that the entry reports about the extents of outputs
-    bool told_by_runs;      // some of them depend on data, and are known after a run only
+    bool data_dependent_extents;  // of some outputs: known after a run only
 
     occ::runtime::Block *idle;  // see run.cpp for its lock
 

@@ -329,9 +329,9 @@ int run_in(occ_model *m, Block *b, const occ_tensor *inputs, size_t n, occ_tenso
     if (int status = learn(m, b, inputs, n)) return status;
     if (int status = place(m, b, outputs, o)) return status;
     for (size_t k = 0; k < n; k++) b->inputs[k] = inputs[k].data ? inputs[k].data : b->scratch;  // empty ones may be null
-    if (m->told_by_runs) b->known = false;  // the entry's report before a run means something else
+    if (m->data_dependent_extents) b->known = false;  // the entry's report before a run means something else
     if (int status = call_entry(m, b, outputs)) return give_back(b, outputs, o), status;
-    if (m->told_by_runs) {
+    if (m->data_dependent_extents) {
         const int64_t *results = b->results;
         for (size_t k = 0; k < o; k++) describe(m->ports[n + k], results, outputs[k]);
     }
