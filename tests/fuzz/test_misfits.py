@@ -8,9 +8,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from click.testing import CliRunner
 from onnx import parser
 
 from occ.compiler.diagnostics import CompileError
+from tools.fuzz.__main__ import _WAYS, main
 from tools.fuzz.campaign import Say, Summary, campaign, counts
 from tools.fuzz.changes import Extent, extents
 from tools.fuzz.misfits import WAYS, Misfits, difference, with_constants
@@ -37,6 +39,17 @@ def test_misfits_are_refused_or_computed_alike(tmp_path: Path) -> None:
     assert summary.cases["misfits"] > 60
     assert sum(n for k, n in summary.outcomes.items() if k.endswith("refused")) > 20
     assert sum(n for k, n in summary.outcomes.items() if k.endswith("same")) > 20
+
+
+def test_way_of_its_own_and_a_way_that_is_none(tmp_path: Path) -> None:
+    told = ["misfits", "--minutes", "9", "--seed", "0", "--count", "2", "--most", "1", "--out", str(tmp_path)]
+    runner = CliRunner(env={"OCC_CACHE_DIR": str(tmp_path / "cache")})
+    made = runner.invoke(main, [*told, "--cpu", "0", "--way", "constants", "--way", "attributes"])
+    assert made.exit_code == 0, made.output
+    ways = {k.partition(":")[0] for k in Summary.read(tmp_path / "summary.json").outcomes}
+    assert ways == {"constants", "attributes"}
+    assert set(WAYS) == set(_WAYS)
+    assert runner.invoke(main, [*told, "--way", "walk"]).exit_code == 2
 
 
 VALID = Valid(

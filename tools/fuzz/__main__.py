@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 FOLDER = Path("build/fuzz")
+_WAYS = ("run", "build", "constants", "attributes")  # of `misfits.py`, whose import takes a second
 BLOCK = 112  # seeds a process: what it keeps in memory goes with it
 
 
@@ -101,15 +102,17 @@ def files(minutes: float, seed: int | None, count: int, cases: int, kinds: tuple
 @main.command()
 @click.option("--minutes", type=float, default=10.0, show_default=True)
 @click.option("--seed", type=int, help="The first; by default the campaign goes on where it stopped.")
-@click.option("--count", type=int, default=10**9, help="Seeds at most; three are all misfits of one model.")
+@click.option("--count", type=int, default=10**9, help="Seeds at most; a model has one for each way.")
+@click.option("--way", "ways", multiple=True, type=click.Choice(_WAYS), help="Kinds of changes; all by default.")
 @click.option("--most", default=10**6, help="Misfits of a seed at most.")
 @click.option("--cpu", default=16, show_default=True, help="Native code of `cpu` for one model in so many; 0 for none.")
 @click.option("--builds", is_flag=True, help="Native code of `cpu` at the build too, of each misfit.")
 @click.option("-C", "given", multiple=True, metavar="KEY=VALUE", help="Options of `cpu`, as of `occ build`.")
 @click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "misfits", show_default=True)
 def misfits(
-    minutes: float, seed: int | None, count: int, most: int, cpu: int, builds: bool, given: tuple[str, ...], out: Path
-) -> None:
+    minutes: float, seed: int | None, count: int, ways: tuple[str, ...], most: int, cpu: int, builds: bool,
+    given: tuple[str, ...], out: Path,
+) -> None:  # fmt: skip
     """Operators with one operand that has another extent."""
     from tools.fuzz.campaign import Summary, campaign, counts
     from tools.fuzz.misfits import Misfits
@@ -118,7 +121,8 @@ def misfits(
     file = out / "summary.json"
     first = Summary.read(file).next if seed is None else seed
     valid_models()  # processes inherit them
-    work = Misfits(out / "failing", cpu=cpu, most=most, builds=builds, options=dict(o.split("=", 1) for o in given))
+    options = dict(o.split("=", 1) for o in given)
+    work = Misfits(out / "failing", cpu=cpu, most=most, options=options, builds=builds, ways=ways or _WAYS)
     blocks = _blocks(first, count, 24 if builds else 120)  # whose models are compiled at once
     click.echo(counts(campaign(work, file, blocks, time.time() + 60 * minutes, lambda *_: None)))
 

@@ -102,6 +102,7 @@ class Misfits:
         most: misfits of a seed.
         options: of `cpu`, such as a sanitizer.
         builds: `cpu` is among the targets at the build too, where each misfit is compiled.
+        ways: that seeds take in turns, of `WAYS`.
     """
 
     folder: Path
@@ -110,6 +111,7 @@ class Misfits:
     most: int = 10**6
     options: Mapping[str, str] = field(default_factory=dict[str, str])
     builds: bool = False
+    ways: tuple[str, ...] = WAYS
 
     def __call__(self, first: int, last: int, say: Say) -> None:
         say({"seed": first})
@@ -127,7 +129,7 @@ class Misfits:
     def cases(self, seed: int) -> Cases | None:
         """What a seed stands for; None where the model does not build with extents of symbols."""
         models = valid_models()
-        turn, way = seed // len(WAYS), WAYS[seed % len(WAYS)]
+        turn, way = seed // len(self.ways), self.ways[seed % len(self.ways)]
         native = bool(self.cpu) and (way == "run" or self.builds) and turn % self.cpu == turn // len(models) % self.cpu
         valid = models[turn % len(models)]
         if way == "run":
