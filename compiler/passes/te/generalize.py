@@ -117,10 +117,12 @@ def _uncertain(f: TeFunc, certain: Sequence[Sequence[bool]], g: TeFunc) -> Itera
         assert isinstance(s, TeStage)
         assert isinstance(t, TeStage)
         axes = _axes_of(s)
-        extents = [a.extent for a in axes]
-        if len(parts(s)) != len(parts(t)):
-            yield from (n for n in extents[len(s.axes) - 1 : len(s.axes)] if isinstance(n, int))
         (old, _), (new, positions) = _reads(s, f), _reads(t, g)
+        if len(parts(s)) != len(parts(t)):
+            at = [a.extent for a in s.axes[-1:]]
+            if any((d.call, d.stage) == ("in_parts", s.name) for d in f.schedule):
+                at += [n for _, n in old]  # the borders of a join are extents of its operands
+            yield from (n for n in at if isinstance(n, int))
         for known, (i, extent), (j, wider) in zip(proved, old, new, strict=True):
             if known and not within(j, wider, positions):
                 names = {x.name for x in walk(i) if isinstance(x, Index)}
