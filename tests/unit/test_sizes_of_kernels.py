@@ -55,7 +55,7 @@ def test_shared_kernels_compute_every_size(target: str) -> None:
         np.testing.assert_allclose(session.run({"x0": x})["x4"], want, rtol=1e-4, atol=1e-5)
 
 
-def joined(channels: int) -> onnx.ModelProto:
+def joined(channels: int, batch: int | str = "n") -> onnx.ModelProto:
     """Convolutions that read and write parts of a Concat, and whole tensors."""
     rng = np.random.default_rng(0)
     w = [
@@ -73,7 +73,7 @@ def joined(channels: int) -> onnx.ModelProto:
     nodes.append(helper.make_node("Add", ["d", "e"], ["y"]))
     v = rng.standard_normal((channels, 2 * channels, 1, 1)) / channels
     w.append(numpy_helper.from_array(v.astype(np.float32), "v"))
-    x = helper.make_tensor_value_info("x", 1, ["n", channels, "h", "w"])
+    x = helper.make_tensor_value_info("x", 1, [batch, channels, "h", "w"])
     graph = helper.make_graph(nodes, "g", [x], [helper.make_tensor_value_info("y", 1, None)], w)
     return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
 
@@ -82,7 +82,8 @@ def test_parts_of_a_join_and_whole_tensors_share_a_kernel() -> None:
     """How far apart rows are is a value of the call; channels, blocks and shares of threads are too."""
     found: set[str] = set()
     for channels in (32, 64, 256):
-        m = Compilation(joined(channels), Settings("cpu", options={"optimize": "2"})).advance("scheduled")
+        model = joined(channels, batch=1)  # of symbolic batches some run in slices, whose kernels have no axis for them
+        m = Compilation(model, Settings("cpu", options={"optimize": "2"})).advance("scheduled")
         calls = [op for op in m.walk() if op.name == "call" and op.attrs["te"].startswith("winograd_")]
         assert len(calls) == 4
         assert any(op.result.tensor.layout.within for op in calls)
