@@ -25,6 +25,8 @@ os.environ.setdefault("OCC_NUM_THREADS", "2")
 os.environ["OCC_CACHE_ARTIFACTS"] = (
     "0"  # tests replace parts of the compiler, which the key of an artifact does not see
 )
+# A forked child that frees a session of onnxruntime waits for threads that it does not have: garbage of before stays there.
+os.register_at_fork(after_in_child=gc.freeze)
 if os.environ.get("OCC_TEST_MACHINE"):
     import machines
 
