@@ -78,6 +78,7 @@ def on_codes(options: InterpOptions, *more: Pass) -> Pipeline:
 def to_kernels(options: JitOptions) -> tuple[Pass, ...]:
     """What native targets do to named ops before fusion."""
     defer = Defer(refuse=options.deferred == "off")
+    grows = options.caches == "growing" or options.cache == "int8"  # caches of slices could not grow in place
     return (
         EncodeTexts(),
         ApplyRewrites("fused"),
@@ -90,8 +91,8 @@ def to_kernels(options: JitOptions) -> tuple[Pass, ...]:
         Fold(),  # what loop bodies compute from constants alone
         Dce(),
         defer,
-        *((SliceBatch(options.slice_size),) if options.batch_slices != "off" else ()),
-        *((GrowCaches(),) if options.caches == "growing" or options.cache == "int8" else ()),
+        *((SliceBatch(options.slice_size),) if options.batch_slices != "off" and not grows else ()),
+        *((GrowCaches(),) if grows else ()),
         *((QuantizeCaches(),) if options.cache == "int8" else ()),
         WriteInPlace(),
         SplitTransposedConv(),
