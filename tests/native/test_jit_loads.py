@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import re
+from typing import Any
 
 import numpy as np
 import onnx
@@ -59,7 +60,7 @@ def test_windows(case: str, cpu: str) -> None:
         given = "float[5, 3, 3, 3] w" if "(x, w)" in node else "float[1] w"
         model = model_of(f"g (float[1, 3, 11, {width}] x, {given}) => (float[1, c, h, v] y) {{ {node} }}")
         feed = {"x": x, "w": w if "(x, w)" in node else np.zeros(1, np.float32)}
-        (want,) = onnx.reference.ReferenceEvaluator(model).run(None, feed)
+        want: Any = onnx.reference.ReferenceEvaluator(model).run(None, feed)[0]
         check(model, cpu, feed, want)
 
 
