@@ -139,6 +139,7 @@ def _tile_sizes(s: TeStage, vector: str, width: int, tile: str, machine: CodeMac
     most = 24 if machine.registers >= 32 else 12  # the others hold a vector of each column, and an element of a row
     most = max(min(most, _LONGEST // sum(1 for _ in walk(s.expr))), _ROWS)
     extent, height = _extent(vector, s), _extent(tile, s) if tile else 1
+    height = max(height, 1) if height is not None else None  # no rows: nothing runs
     if height == 0:
         return 1, 1  # nothing is computed
     count = 8 if extent is None else max(-(-extent // width), 1)

@@ -197,3 +197,12 @@ def test_lengths_beyond_one_matrix():
         x = RNG.standard_normal((n, 4096, 1), dtype=np.float32)
         wanted = parts(np.fft.fft(x[..., 0], axis=1))
         assert np.abs(session.run({"x": x})["y"] - wanted).max() <= 1e-6 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize("rows", [0, "n"])
+def test_transforms_of_no_rows(target: str, rows: int | str) -> None:
+    text = f"""<ir_version: 9, opset_import: ["" : 20]>
+        g (float[{rows},10,10,1] x) => (y) {{ a = Constant<value_int=1>() y = DFT(x, "", a) }}"""
+    session = occ.compile(onnx.parser.parse_model(text), target=target, threads=1)
+    assert session.run({"x": np.zeros((0, 10, 10, 1), np.float32)})["y"].shape == (0, 10, 10, 2)
