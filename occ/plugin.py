@@ -53,6 +53,7 @@ from occ.compiler.ir.te.expr import (
     where,
 )
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.scatter_rows import place_before, running
 from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.native_entry.build import entry_object
@@ -130,9 +131,11 @@ __all__ = [
     "operator",
     "option",
     "pipelines",
+    "place_before",
     "rebuild",
     "reduce_axes",
     "rewrite",
+    "running",
     "schedule_rule",
     "stored_weights",
     "te_kernel",

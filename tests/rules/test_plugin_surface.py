@@ -11,8 +11,8 @@ ROOT = Path(__file__).parents[2]
 SURFACE = """
     Artifact Axis Binary Bitcast Build Call Carried Cast CompileError Const Context DType Declined Dim Expr Generated Index LIBRARY Layout Load LowerTe Machine Module Op
     Options Pass PlanMemory Reduce Rewriter Scatter Select Size StageSchedule Sym Target TeFunc TeStage Text Value c_kernel call cast
-    clamp entry_object equal error extensions fusion halide_kernel in_panels link literal loads manifest maximum minimum not_equal operator option pipelines rebuild reduce_axes
-    rewrite schedule_rule stored_weights te_kernel walk where
+    clamp entry_object equal error extensions fusion halide_kernel in_panels link literal loads manifest maximum minimum not_equal operator option pipelines place_before rebuild reduce_axes
+    rewrite running schedule_rule stored_weights te_kernel walk where
 """
 
 

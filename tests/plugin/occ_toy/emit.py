@@ -16,7 +16,9 @@ from occ.plugin import (
     Select,
     Size,
     Sym,
+    place_before,
     rebuild,
+    running,
 )
 
 C_TYPES = {
@@ -112,6 +114,9 @@ def scatter(s, writer):
     kind, place, value = s.init.dtype.name, writer.element(s.name, s.target), writer.text(s.value)
     combined = {"set": value, "add": f"{place} + {value}", "mul": f"{place} * {value}"}
     new = combined.get(s.combine) or f"{s.combine}_{kind}({place}, {value})"
+    if how := running(s):  # with the element that was written one step before
+        more = f"{writer.element(s.name, place_before(s))} {'+' if how == 'add' else '*'} {value}"
+        new = f"{s.over[0].name} > 0 ? {more} : {value}"
     return [
         *loops(s.axes, f"{writer.element(s.name, here)} = {writer.text(s.init)};"),
         *loops(s.over, f"{place} = {new};"),
