@@ -134,3 +134,23 @@ def test_a_profile_has_one_line_for_a_kernel_of_all_slices() -> None:
     lines = [line for line in made.table().splitlines() if "x3: " in line]
     assert len(lines) == len({(e.kernel, e.nodes) for e in made.events})
     assert all(len([e for e in made.events if e.kernel == one.kernel]) == 3 for one in made.events)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "y = Mul(a, s)",
+        "y = Mod(a, s)",
+        "f = Cast <to = 1> (a)  n = Cast <to = 1> (s)  q = Div(f, n)  y = Cast <to = 7> (q)",
+        "k = Squeeze(s)  y = Trilu(a, k)",
+    ],
+)
+def test_numbers_computed_from_the_batch(body: str) -> None:
+    """A value that names the size of a symbolic batch is that of the whole batch, not of a slice."""
+    model = model_of(
+        f"g (int64[n, 5, 7] x) => (int64[n, 5, 7] y) {{ a = Abs(x)  s = Shape <start = 0, end = 1> (a)  {body} }}"
+    )
+    x = np.arange(3 * 5 * 7).reshape(3, 5, 7) + 1
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    (found,) = occ.compile(model, "cpu-jit", options={"batch-slices": "1"}).run({"x": x}).values()
+    np.testing.assert_array_equal(found, wanted)

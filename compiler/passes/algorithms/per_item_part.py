@@ -15,7 +15,7 @@ from occ.compiler.ir.op import Attr, FuncRef, Op, Region, Value, Weight
 from occ.compiler.ir.ops.attention import reshape
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import Assumed, collecting
-from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.te.function import TeFunc, loads
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.passes.te.per_item import is_per_item
 
@@ -168,7 +168,9 @@ class PerItemPart:
             if any(self._names_batch(v) for v in made.inputs):
                 return False
             # a view keeps the order of elements, so with the first extent it keeps items
-            return "view" in made.spec.tags or is_per_item(_te(made), self.items)
+            return "view" in made.spec.tags or (
+                is_per_item(f := _te(made), self.items) and not self._loads_sizes(made, f)
+            )
         except (Invalid, *OPERATOR_FAILURES):
             return False
 
@@ -177,7 +179,7 @@ class PerItemPart:
             maker = v.defining_op if v is not None else None
             if v is None or v in self._copy_of:
                 yield v and self._copy_of[v]
-            elif maker is not None and maker.is_dims:
+            elif maker is not None and maker.is_dims and op.spec.operand_name(k) in op.spec.static:
                 yield self._region.insert(
                     Op(maker.operator, (), _put(maker.attrs, self._env), [v.type], result_names=[v.name], loc=maker.loc)
                 ).result
@@ -190,6 +192,18 @@ class PerItemPart:
                 yield b.dims(values=(self.items, *sizes[1:]), shape=(len(sizes),))
             else:
                 yield v
+
+    def _loads_sizes(self, made: Op, f: TeFunc) -> bool:
+        """Whether a copy computes with a size of the slice, where the op computes with one of the batch."""
+        read = {n.source for n in loads(*(e for s in f.stages for e in s.exprs), *(c.cond for c in f.checks))}
+        given = zip(dict.fromkeys(made.inputs), f.params, strict=True)
+        return any(
+            p.name in read
+            and (d := v.defining_op) is not None
+            and d.is_dims
+            and str(self.items) in symbols(*d.attrs["values"])
+            for v, p in given
+        )
 
     def _names_batch(self, v: Value) -> bool:
         """Whether a value has the batch as an extent, although it is none of the copies."""
