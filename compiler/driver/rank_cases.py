@@ -19,6 +19,7 @@ from occ.runtime.manifest import Manifest
 from occ.runtime.session import Session
 
 _MOST = 8  # sessions; inputs of further ranks use the general one
+_HIGHEST = 8  # rank that has a session of its own: the sizes of a broadcast are twice as long with each further axis
 
 
 def undeclared(m: Manifest) -> list[str]:
@@ -48,6 +49,8 @@ class RankCases:
         ranks = tuple(_rank(values[name]) for name in self._names)
         if all(rank is None for rank in ranks):
             return None
+        if ranks in self._known or len(self._known) >= _MOST:
+            return self._known.get(ranks)  # while others compile, too
         with self._lock:
             if ranks not in self._known and len(self._known) < _MOST:
                 shapes = {n: (-1,) * rank for n, rank in zip(self._names, ranks, strict=True) if rank is not None}
@@ -60,7 +63,8 @@ class RankCases:
 
 
 def _rank(value: Any) -> int | None:
-    """The rank of all tensors in a container; None if there are none, or ranks differ."""
+    """The rank of all tensors in a container; None if there are none, or ranks differ or are high."""
     tensors = value if isinstance(value, (list, tuple)) else [value]
     ranks = {x.ndim if isinstance(x, np.ndarray) else None for x in tensors}
-    return ranks.pop() if len(ranks) == 1 else None
+    rank = ranks.pop() if len(ranks) == 1 else None
+    return rank if rank is not None and rank <= _HIGHEST else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, Self
@@ -57,7 +58,7 @@ class JitOptions(InterpOptions, _DeferredOptions):
     @property
     def slice_size(self) -> int:
         """Items of a slice of the batch; 0 if the compiler chooses."""
-        return int(self.batch_slices) if self.batch_slices.isdecimal() else 0
+        return int(self.batch_slices) if re.fullmatch("[1-9][0-9]{0,8}", self.batch_slices) else 0
 
     def check(self) -> None:
         """Reject a size of slices that is none."""

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from pathlib import Path
 from subprocess import PIPE
@@ -170,8 +171,10 @@ def test_process_that_waits_for_a_processor_is_not_silent() -> None:
     started = "import subprocess, sys; subprocess.run([sys.executable, '-c', sys.argv[1]])"
     for command, wants in (([endless], True), ([started, endless], True), ([rest], False), ([started, rest], False)):
         with subprocess.Popen([sys.executable, "-c", *command], stdin=PIPE, process_group=0) as process:
+            end = time.monotonic() + 300
             try:
                 while _wants_processor(process.pid) != wants:
                     assert process.poll() is None
+                    assert time.monotonic() < end
             finally:
                 os.killpg(process.pid, signal.SIGKILL)

@@ -115,15 +115,16 @@ def test_a_session_says_how_another_process_gets_it(target: str):
         pickle.dumps(session)
 
 
-# interrupts: one that falls into a finalizer or a callback of the collector is dropped by Python, which is not a
-# fault of a build
+# interrupts
 
 
 @pytest.fixture
 def interrupt(monkeypatch: pytest.MonkeyPatch) -> Any:
     """`interrupt(seconds)` raises KeyboardInterrupt in this thread, as Ctrl-C does."""
     before = signal.signal(signal.SIGALRM, signal.default_int_handler)
-    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)  # pytest's keeps the frames, and with them sessions
+    # One that falls into a finalizer or a callback of the collector is dropped by Python, which is not a fault of a build.
+    # The hook of pytest would keep its frames, and with them sessions.
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0)
     signal.signal(signal.SIGALRM, before)

@@ -237,6 +237,22 @@ def test_undeclared_ranks_are_compiled_for(ends: tuple[int, ...], target: str) -
             m.run(wrong)
 
 
+def test_high_ranks_are_not_compiled_for() -> None:
+    """The sizes of a broadcast are twice as long with each axis: for 20 axes the first run took more than ten minutes."""
+    text = """g (seq(float[]) s, float[3] b) => (float[] y) {
+        i = Constant <value = int64 {0}> ()
+        a = SequenceAt(s, i)
+        d = Neg(a)
+        e = Add(d, a)
+        y = Add(e, b)
+    }"""
+    m = occ.compile(model_of(text), "cpu-jit")
+    given = {"s": [np.ones((1,) * 20 + (3,), np.float32)], "b": np.arange(3, dtype=np.float32)}
+    assert m.for_ranks(given) is None
+    assert m.run(given)["y"].shape == (1,) * 20 + (3,)
+    assert m.for_ranks({"s": [np.ones((2, 3), np.float32)], "b": given["b"]}) is not None
+
+
 def test_a_shape_declares_tensors_of_a_sequence() -> None:
     model = model_of(TAKEN.replace("seq(float[rows, 3]) s", "seq(float[]) s"))
     elements = [RNG.normal(size=(n, 3)).astype(np.float32) for n in (2, 0, 5, 1)]

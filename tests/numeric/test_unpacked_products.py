@@ -7,7 +7,7 @@ import onnx
 import pytest
 from machines import TARGETS, opened
 from onnx import TensorProto, helper
-from test_contrib_blocks import error, packed, tensor
+from test_contrib_blocks import error, onnxruntime_gives, packed, tensor
 
 import occ
 
@@ -61,7 +61,10 @@ def test_chunks_and_blocks_of_any_extents(machine: str, k: int, n: int, zeros: s
         x = RNG.normal(size=(*rows, k)).astype(np.float32)
         got = session.run({"x": x})["y"]
         assert got.shape == (*rows, n)
-        assert not rows[1] or error(got, x.astype(np.float64) @ w) < 2e-6
+        exact = x.astype(np.float64) @ w
+        if exact.size:
+            # sums in another order than onnxruntime: in chunks
+            assert error(got, exact) < 3 * max(error(onnxruntime_gives(made, {"x": x}), exact), 2e-7)
 
 
 @pytest.mark.parametrize("rows", [1, 40])

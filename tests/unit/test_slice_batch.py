@@ -121,7 +121,7 @@ def test_batches_of_known_multiples() -> None:
     np.testing.assert_allclose(session.run({"x": x})["y"], wanted["y"], rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("size", ["0", "-1", "some", "1.5"])
+@pytest.mark.parametrize("size", ["0", "-1", "some", "1.5", "²", "٣", "010", "9" * 5000])
 def test_no_size(size: str) -> None:
     with pytest.raises(occ.CompileError, match=r"OCC0603.*`batch-slices` cannot be"):
         occ.build(net(6), "cpu-jit", options={"batch-slices": size})
