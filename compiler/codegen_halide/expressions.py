@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from occ.compiler.codegen_halide.literals import cpp_type, dim_text, is_counted, literal_text
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import BOOL, F16, F32
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import (
@@ -154,7 +154,8 @@ class Printer:
     def _index_of(self, op: str, e: Binary, a: str, b: str) -> str:
         match op:
             case "floordiv" | "mod":  # Halide rounds down
-                is_product = isinstance(e.rhs, Size) and "*" in b and not b.startswith(("(", "cast<int>("))
+                by = e.rhs.dim if isinstance(e.rhs, Size) else None
+                is_product = "*" in b and isinstance(by, Sym) and len(by.terms) == 1
                 return f"({a} {'/' if op == 'floordiv' else '%'} {f'({b})' if is_product else b})"
             case "min" if self._is_along_border(e.lhs):
                 return f"min(likely({a}), {b})"

@@ -154,3 +154,41 @@ def test_numbers_computed_from_the_batch(body: str) -> None:
     (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
     (found,) = occ.compile(model, "cpu-jit", options={"batch-slices": "1"}).run({"x": x}).values()
     np.testing.assert_array_equal(found, wanted)
+
+
+@pytest.mark.parametrize("n", [6, "n"])
+@pytest.mark.parametrize(
+    "body",
+    [
+        "z = NonZero(b)  s = Shape <start = 1> (z)  c = ConstantOfShape(s)  y = Cast <to = 1> (c)",
+        "z = NonZero(b)  s = Shape <start = 1> (z)  c = Expand(one, s)  y = Cast <to = 1> (c)",
+        "z = NonZero(b)  s = Shape <start = 1> (z)  k = Squeeze(s)  r = Range(zero, k, step)  y = Cast <to = 1> (r)",
+    ],
+)
+def test_sizes_that_the_batch_determines(body: str, n: int | str) -> None:
+    """Ops that read a size found after the slices follow them, although they read nothing of the batch."""
+    constants = {"t": np.float32(0.5), "one": np.ones(1, np.int64), "zero": np.int64(0), "step": np.int64(1)}
+    used = {k: np.asarray(v) for k, v in constants.items() if f"({k}," in body or f", {k})" in body or k == "t"}
+    model = model_of(
+        f"g (float[{n}, 4, 5] x) => (float[q] y, float[{n}, 4, 5] e) {{ e = Exp(x)  b = Greater(e, t)  {body} }}", used
+    )
+    x = RNG.standard_normal((6, 4, 5)).astype(np.float32)
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, {"x": x})
+    found = occ.compile(model, "cpu-jit", options={"batch-slices": "1"}).run({"x": x}).values()
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_sizes_found_after_the_slices_bound_other_inputs() -> None:
+    """An operand that has as many elements as the batch has items is no reason to find a size after its use."""
+    model = model_of(
+        "g (float[2, 3] x, int32[7, 5, 8] w, int64[2] e) => (float[2, 3] y, int32[a, b, c] z)"
+        " { y = Exp(x)  z = Slice(w, start, e, axes) }",
+        {"start": np.zeros(2, np.int64), "axes": np.array([1, 2])},
+    )
+    given = {"x": RNG.standard_normal((2, 3)).astype(np.float32), "w": RNG.integers(9, size=(7, 5, 8)).astype(np.int32)}
+    given["e"] = np.array([3, -2])
+    wanted = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    found = occ.compile(model, "cpu-jit", options={"batch-slices": "1"}).run(given).values()
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5)

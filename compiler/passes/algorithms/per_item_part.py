@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.build_te import build_te
@@ -10,6 +10,7 @@ from occ.compiler.ir.builder import OPERATOR_FAILURES, GraphBuilder, infer_resul
 from occ.compiler.ir.dim import Dim, Sym, exact_quotient, substitute, symbols
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.func import Func
+from occ.compiler.ir.liveness import data_symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Attr, FuncRef, Op, Region, Value, Weight
 from occ.compiler.ir.ops.attention import reshape
@@ -41,6 +42,7 @@ class PerItemPart:
         self._region = Region()
         self._copy_of: dict[Value, Value] = {}
         self._dependent: set[Value] = set()  # on the batch, by ops that are not in the part
+        self._sizes: set[str] = set()  # of such values, and those that such ops find in a run
         for arg in m.main.args:
             if (t := self._of_items(arg.type)) is not None:
                 self._copy_of[arg] = self._region.add_arg(t, arg.name)
@@ -124,16 +126,21 @@ class PerItemPart:
 
     def _take(self, op: Op) -> None:
         """Copy an op if it acts on each item alone."""
-        if any(v in self._dependent for v in op.inputs):
-            self._dependent.update(op.results)
+        sizes = {s for o in (op, *(o for r in op.regions for o in r.walk())) for s in data_symbols(o)}
+        if any(v in self._dependent for v in op.inputs) or sizes & self._sizes:
+            self._depend(op, sizes)
         elif any(v in self._copy_of for v in op.inputs):
             made = self._copied(op, shape=False) or self._copied(op, shape=True)
             if made is None:
-                self._dependent.update(op.results)
+                self._depend(op, sizes)
                 return
             self._copy_of.update(zip(op.results, made.results, strict=True))
             self.sources.append(op)
             self.copies.append(made)
+
+    def _depend(self, op: Op, sizes: Iterable[str]) -> None:
+        self._dependent.update(op.results)
+        self._sizes.update(sizes)
 
     def _copied(self, op: Op, *, shape: bool) -> Op | None:
         """A copy for any number of items; None if it would not act on each item alone.

@@ -20,6 +20,7 @@ _LEAST_FILL = (
     0.25  # of the caches, by the largest activations of a slice: less work for a core costs more than it saves
 )
 _WORTHWHILE = 0.1  # of the bytes that leave the caches
+_MOST = 1 << 12  # items of a slice: a batch may have any size, which no loop here runs over
 
 
 @dataclass(frozen=True)
@@ -59,7 +60,7 @@ class SliceBatch(Pass):
         before = [c.traffic(items, cache) for c in costs]
         best, size, count = _WORTHWHILE * sum(before), 1, 0
         largest = max((c.activations for c in costs), default=0)
-        for b in range(1, min(divisor, items - 1) + 1):
+        for b in range(1, min(divisor, items - 1, _MOST) + 1):
             if divisor % b or b * largest < _LEAST_FILL * cache:
                 continue
             saved = 0.0
