@@ -166,7 +166,7 @@ def _concrete(m: Module, operands: Sequence[Any], constant: Sequence[bool]) -> M
     for arg, x, is_constant in zip(m.main.args, operands, constant, strict=True):
         array = np.asarray(x)
         if is_constant:
-            arg.replace_uses(m.add_weight(arg.name, array))
+            arg.replace_uses(m.add_weight(arg.name, array.copy()))  # what is compiled outlives the operand
         else:
             arg.type = TensorType(from_numpy(array.dtype), array.shape)
             kept.append(arg)
