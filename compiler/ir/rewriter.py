@@ -69,7 +69,7 @@ class Rewriter:
         assert not any(r.uses for r in op.results), f"{op} is still read"
         assert op.parent is not None
         self._touched += [v.defining_op for v in op.inputs if v.defining_op is not None]
-        _unlink(op)
+        unlink(op)
         op.parent.remove(op)
 
     def exchange(self, op: Op, made: Op) -> Op:
@@ -201,8 +201,8 @@ def _erase_dead(region: Region, rw: Rewriter, sizes: set[str]) -> int:
     return erased
 
 
-def _unlink(op: Op) -> None:
-    """Remove the operands of an op and of those in its regions.
+def unlink(op: Op) -> None:
+    """Remove the operands of an op and of those in its regions, as of one that is dropped.
 
     Regions that another op has taken over are left alone.
     """
@@ -210,4 +210,4 @@ def _unlink(op: Op) -> None:
     for region in op.regions:
         if region.owner is op:
             for inner in region:
-                _unlink(inner)
+                unlink(inner)

@@ -55,7 +55,12 @@ def shorter(f: TeFunc, p: Param, axis: int, *, first: bool) -> TeFunc:
             return where(binary("lt", i, wrap(dims[axis])), n, zero)
         return where(binary("le", wrap(1), i), replace(n, index=(*n.index[:axis], i - 1, *n.index[axis + 1 :])), zero)
 
-    stages = tuple(replace(s, expr=transform(s.expr, guarded)) if isinstance(s, TeStage) else s for s in f.stages)
+    stages = tuple(
+        replace(s, expr=transform(s.expr, guarded))
+        if isinstance(s, TeStage)
+        else replace(s, value=transform(s.value, guarded), init=transform(s.init, guarded))
+        for s in f.stages
+    )
     return replace(f, params=tuple(cut if q is p else q for q in f.params), stages=stages)
 
 

@@ -14,7 +14,7 @@ from occ.compiler.ir.liveness import data_symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Attr, FuncRef, Op, Region, Value, Weight
 from occ.compiler.ir.ops.attention import reshape
-from occ.compiler.ir.rewriter import Rewriter
+from occ.compiler.ir.rewriter import Rewriter, unlink
 from occ.compiler.ir.shape import Assumed, collecting
 from occ.compiler.ir.te.function import TeFunc, loads
 from occ.compiler.ir.types import TensorType, Type
@@ -63,7 +63,7 @@ class PerItemPart:
     def drop(self) -> None:
         """Forget the copies."""
         for op in self._region:
-            op.set_operands(())
+            unlink(op)
         del self.m.symbols[str(self.items)]
 
     def slice(self, size: int, count: int) -> None:
@@ -107,7 +107,7 @@ class PerItemPart:
         last = {*self.copies[count:]}
         for op in reversed(self._region):
             if op in last or (op.is_dims and not op.result.uses):
-                op.set_operands(())
+                unlink(op)
                 self._region.remove(op)
 
     def _capture(self, rw: Rewriter) -> list[Value]:
@@ -157,7 +157,7 @@ class PerItemPart:
         made = Op(op.operator, self._operands(op, shape), attrs, unknown, result_names=names, loc=op.loc)
         if self._settle(made, [self._of_items(r.type) for r in op.results]):
             return self._region.insert(made)
-        made.set_operands(())
+        unlink(made)
         while self._region.last is not None and self._region.last is not last:
             self._region.remove(self._region.last)  # sizes for the copy
         return None
