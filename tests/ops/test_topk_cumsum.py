@@ -2,7 +2,9 @@
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
+from building import model_of
 from machines import TARGETS as TARGET_OF
 from machines import is_here
 from onnx import helper, numpy_helper
@@ -197,6 +199,28 @@ def test_running(target: str, op: str, exclusive: int, reverse: int, width: int 
             want = np.concatenate([first, want[:, :-1]], axis=1)
         want = np.flip(want, 1) if reverse else want
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize(
+    ("shape", "axis"), [("a,b,1,c,d", 1), ("2,5,1,3,40", 1), ("a,1,b,d", 2), ("1,b,1,d", 1), ("a,1,b,1,d", 2)]
+)
+def test_running_past_axes_of_one(target: str, shape: str, axis: int) -> None:
+    """Halide does not fuse a loop of one step, whose position is a constant, with the others."""
+    text = f"""g (float[{shape}] x) => (float[{shape}] y, float[{shape}] z) {{
+        y = CumSum(x, k)
+        z = CumSum <reverse = 1, exclusive = 1> (x, k)
+    }}"""
+    model = model_of(text, {"k": np.int64(axis)})
+    extents = dict(zip("abcd", (2, 5, 3, 40), strict=True))
+    x = (
+        np.random.default_rng(0)
+        .standard_normal([extents.get(n) or int(n) for n in shape.split(",")])
+        .astype(np.float32)
+    )
+    found, wanted = occ.compile(model, target).run({"x": x}), onnxruntime.InferenceSession(model.SerializeToString())
+    for name, want in zip(("y", "z"), wanted.run(None, {"x": x}), strict=True):
+        np.testing.assert_allclose(found[name], want, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.thinned

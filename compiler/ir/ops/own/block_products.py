@@ -145,60 +145,72 @@ def _code_sum(
     """
     w, scales, zeros = weight
     coded, (digits, blocks, size) = tuple(codes.shape[:-3]), codes.shape[-3:]
-    panels, _, words, width, four = w.shape
     centre, nd, ns = 1 << (a.bits - 1), len(rows), -(-blocks // scales.shape[1])
-    each, signed = 8 // a.bits, bool(getattr(a, "signed", 0))
+    signed = bool(getattr(a, "signed", 0))
 
     def coded_row(row):
         return row if tuple(rows) == coded else (*row[:-1], minimum(row[-1], wrap(coded[-1] - 1)))
 
-    def part(p, b, h, i, c, m):
-        code = _code(w[p, b, i, c, m], h, a.bits)
-        if not signed:
-            return code
-        return cast(I8, binary("xor", code, literal(centre, U8))) if each == 1 else cast(I8, code) - centre
-
-    parts = t.map((panels, blocks, each, words, width, four), part, name="parts")
-
     def code(row, *i):
         return codes[(*coded_row(row), *i)]
 
-    def product(*i, dtype=I32):
-        *row, p, b, d, c, h, j, m = i
-        return cast(dtype, parts[p, b, h, j, c, m]) * cast(dtype, code(row, d, b, (h * words + j) * four + m))
-
-    narrow = I16 if sums_fit(a.bits, each * words * four) else I32
-
-    def in_pairs(*i):
-        *row, q, h, j, m = i
-        return product(*row, h, j, q * 2 + m, dtype=narrow)
-
+    parts = _signed_codes(t, w, a)
     # The contribution of the codes' centre to the products of a block.
     total = t.sum((*rows, digits, blocks), [size], lambda *i: cast(I32, code(i[:nd], *i[nd:])) * centre, name="total")
-    shape = (*rows, panels, blocks, digits, width)
-    if getattr(a, "pairs", 0):
-        pairs = t.sum((*shape, 2), (each, words, 2), in_pairs, name="pairs")
-        dot = t.sum(shape, (2,), lambda *i: cast(I32, pairs[i]) if narrow is I16 else pairs[i], name="dot")
-    else:
-        dot = t.sum(shape, (each, words, four), product, name="dot")
+    dot = _block_dots(t, parts, code, (*rows, w.shape[0], blocks, digits, w.shape[3]), a)
 
     def in_f32(*i):
         return _joined(digits, lambda d: total[(*i[:-1], d, i[-1])])
 
     whole = None if zeros is None else t.map((*rows, blocks), in_f32, name="whole")
+    # Sums of one digit that are whole numbers of 24 bits lose nothing if the centre is left in.
+    exact = digits == 1 and size * ((1 << a.bits) - 1) << 7 <= 1 << 24
+    centred = not signed and not (exact and zeros is not None)
 
     def block(*i):
         *row, p, c, b = i
         at = (p, b // ns, c)
-        # Sums of one digit are whole numbers of 24 bits, so that nothing is lost if the centre is left in.
-        centred = not signed and not (digits == 1 and zeros is not None)
         value = _joined(digits, lambda d: dot[(*row, p, b, d, c)] - (total[(*row, d, b)] if centred else 0))
         if whole is not None and zeros is not None:  # the zero point, or its distance from the centre, relative to that
             point = cast(F32, zeros[at]) * (-1 / centre)
             value = value + (point if not centred and not signed else literal(1, F32) + point) * whole[(*row, b)]
         return value * (cast(F32, scales[at]) * steps[(*coded_row(row), b)])
 
-    return t.sum((*rows, panels, width), [blocks], block, name="product")
+    return t.sum((*rows, w.shape[0], w.shape[3]), [blocks], block, name="product")
+
+
+def _signed_codes(t: Builder, w: Tensor, a: Any) -> Tensor:
+    """Codes of a packed weight, `[panels, blocks, codes of a byte, words, columns, 4]`; less the centre if signed."""
+    panels, blocks, words, width, four = w.shape
+    each, centre = 8 // a.bits, 1 << (a.bits - 1)
+
+    def part(p, b, h, i, c, m):
+        code = _code(w[p, b, i, c, m], h, a.bits)
+        if not getattr(a, "signed", 0):
+            return code
+        return cast(I8, binary("xor", code, literal(centre, U8))) if each == 1 else cast(I8, code) - centre
+
+    return t.map((panels, blocks, each, words, width, four), part, name="parts")
+
+
+def _block_dots(t: Builder, parts: Tensor, code: Callable[..., Expr], shape: Sequence[Dim], a: Any) -> Tensor:
+    """Products of rows of codes with the blocks of a weight, of i32 `shape` [.., panels, blocks, digits, columns]."""
+    _, _, each, words, _, four = parts.shape
+
+    def product(*i, dtype=I32):
+        *row, p, b, d, c, h, j, m = i
+        return cast(dtype, parts[p, b, h, j, c, m]) * cast(dtype, code(row, d, b, (h * words + j) * four + m))
+
+    if not getattr(a, "pairs", 0):
+        return t.sum(shape, (each, words, four), product, name="dot")
+    narrow = I16 if sums_fit(a.bits, each * words * four) else I32
+
+    def in_pairs(*i):
+        *row, q, h, j, m = i
+        return product(*row, h, j, q * 2 + m, dtype=narrow)
+
+    pairs = t.sum((*shape, 2), (each, words, 2), in_pairs, name="pairs")
+    return t.sum(shape, (2,), lambda *i: cast(I32, pairs[i]) if narrow is I16 else pairs[i], name="dot")
 
 
 def _code(byte: Expr, h: Any, bits: int) -> Expr:

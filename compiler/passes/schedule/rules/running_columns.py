@@ -24,13 +24,16 @@ def running_columns(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         return Declined("it combines no element with the one before it")
     last = s.axes[-1]
     lanes = facts.machine.lanes(element_bits(s), last.extent)
-    columns = [u for u, own in passed_on(s).items() if own == last.name]
+    kept = passed_on(s)
+    columns = [u for u, own in kept.items() if own == last.name]
     if lanes < 2 or not columns:
         return Declined("its columns are fewer than the lanes of a vector")
     update = StageSchedule(s, update=1)
     (column,) = (x for x in update.reduced if str(x) == columns[0])
-    steps, *batches = (x for x in update.reduced if x is not column)
-    counts = [tasks(a.extent) for a in s.over[1:-1]]
+    steps, *others = (x for x in update.reduced if x is not column)
+    batches = [x for x in others if str(x) in kept]
+    single = [x for x in others if str(x) not in kept]  # loops of one step, which Halide fuses with no others
+    counts = [tasks(a.extent) for a in s.over[1:-1] if a.name in kept]
     width = _BLOCK // (element_bits(s) // 8)
     # What is shifted inwards would be added twice.
     tail = row_tail(last.extent, lanes)
@@ -42,6 +45,6 @@ def running_columns(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         block, inner = update.split(vectors, width // lanes, "GuardWithIf")
         outer, counts = [*outer, block], [*counts, tasks(last.extent, width)]
     loops = [lane, inner, steps] if s.over[0].extent != 1 else [lane, inner]
-    update.reorder(*loops, *reversed(outer))
+    update.reorder(*loops, *single, *reversed(outer))
     parallel(update, [*outer, INNERMOST], [*counts, 1], work(s, facts))
     return facts.scheduled(update.directives)
