@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from graphlib import TopologicalSorter
 from html import escape
 from pathlib import Path
 
@@ -113,6 +114,22 @@ class Module:
         for value in op.attrs.values():
             if isinstance(value, FuncRef):
                 yield self.funcs[value]
+
+    def held_constraints(self) -> dict[str, list[Constraint]]:
+        """Equalities of sizes that hold in each function: what it needs itself, and what all its callers have checked.
+
+        Symbols belong to the module, and a function checks its constraints before it calls another one.
+        """
+        callers: dict[str, set[str]] = {name: set() for name in self.funcs}
+        for func in self.funcs.values():
+            for f in (f for op in func.body.walk() for f in self.called(op)):
+                callers[f.name].add(func.name)
+        held: dict[str, dict[Constraint, None]] = {}
+        for name in TopologicalSorter(callers).static_order():
+            above = [held[c] for c in callers[name]]
+            shared = (c for c in (above[0] if above else ()) if all(c in other for other in above))
+            held[name] = dict.fromkeys([*(c for c in self.constraints if c.func == name), *shared])
+        return {name: [*found] for name, found in held.items()}
 
     def drop_unused_funcs(self) -> int:
         """Remove the functions that no op runs; returns their number."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from occ.compiler.ir.dim import Dim, Sym, evaluate, lower, symbols
 from occ.compiler.ir.dtype import U8, DType
-from occ.compiler.ir.func import Func
+from occ.compiler.ir.func import Constraint, Func
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.printer import op_text
@@ -29,13 +29,14 @@ _CALLS = 12  # calls of a te function with symbolic dims that are checked
 
 def plan_problems(m: Module) -> Iterator[str]:
     """Accesses of a plan outside of its buffers; the module is otherwise well formed."""
+    held = m.held_constraints()
     for func in m.funcs.values():
-        yield from (f"in @{func.name}: {text}" for text in _Plan(m, func).problems())
+        yield from (f"in @{func.name}: {text}" for text in _Plan(m, func, held[func.name]).problems())
 
 
 class _Plan:
-    def __init__(self, m: Module, func: Func) -> None:
-        self.m, self.func = m, func
+    def __init__(self, m: Module, func: Func, held: Sequence[Constraint]) -> None:
+        self.m, self.func, self.held = m, func, held
         self.root: dict[Value, Value] = {}  # a view -> the value whose bytes it shares
         self.start: dict[Value, Dim] = {}  # bytes of that before the view
         self.steps = [op for op in func.body.body if op.name in STEPS]
@@ -195,7 +196,7 @@ class _Plan:
         return self._holds(_reach(whole), self.start.get(value, 0) + _reach(shown))
 
     def _holds(self, most: Dim, least: Dim) -> bool:
-        """Whether `least <= most` for all sizes that the function's constraints allow, as far as samples show."""
+        """Whether `least <= most` for all sizes that the held constraints allow, as far as samples show."""
         gap = most - least
         if isinstance(gap, int):
             return gap >= 0
@@ -205,14 +206,13 @@ class _Plan:
         return all(evaluate(gap, env) >= 0 for env in self._samples([*names]))
 
     def _samples(self, names: Sequence[str]) -> Iterator[Mapping[str, int]]:
-        relations = [c for c in self.m.constraints if c.func == self.func.name]
-        all_names = list(dict.fromkeys([*names, *(n for c in relations for d in (c.lhs, c.rhs) for n in symbols(d))]))
-        asked = [d for c in relations for d in (c.lhs, c.rhs) if isinstance(d, int)]
+        all_names = list(dict.fromkeys([*names, *(n for c in self.held for d in (c.lhs, c.rhs) for n in symbols(d))]))
+        asked = [d for c in self.held for d in (c.lhs, c.rhs) if isinstance(d, int)]
         sizes = {name: _sizes(self.m.symbols[name].symbol, asked) for name in all_names if name in self.m.symbols}
         choices = product(*sizes.values()) if len(sizes) <= 3 else zip(*sizes.values(), strict=False)
         for values in choices:
             env = dict(zip(sizes, values, strict=True))
-            if all(_at(c.lhs, env) == _at(c.rhs, env) for c in relations):
+            if all(_at(c.lhs, env) == _at(c.rhs, env) for c in self.held):
                 yield env
 
 

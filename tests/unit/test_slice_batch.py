@@ -192,3 +192,20 @@ def test_sizes_found_after_the_slices_bound_other_inputs() -> None:
     found = occ.compile(model, "cpu-jit", options={"batch-slices": "1"}).run(given).values()
     for a, b in zip(found, wanted, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5)
+
+
+def test_the_check_of_the_plan_knows_in_a_slice_what_the_model_assumes() -> None:
+    """Two lengths that add up to a constant, as of caches: a slice reads that number of elements of their join."""
+    model = model_of(
+        "g (float[n, a, 4] x, float[n, b, 4] y) => (float[p, q, r] z)"
+        " { c = Concat <axis = 1> (x, y)  d = Add(c, w)  z = Softmax <axis = 1> (d) }",
+        {"w": RNG.standard_normal((8, 4)).astype(np.float32)},
+    )
+    given = {"x": np.ones((3, 6, 4), np.float32), "y": RNG.standard_normal((3, 2, 4)).astype(np.float32)}
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    settings = Settings("cpu-jit", options={"batch-slices": "1"}, cache=False, verify=True)
+    assert "slice" in Compilation(model, settings).advance("lowered").funcs
+    session = occ.compile(model, "cpu-jit", options={"batch-slices": "1"})
+    np.testing.assert_allclose(session.run(given)["z"], wanted, rtol=1e-5)
+    with pytest.raises(occ.RunError, match="OCC0503"):
+        session.run({**given, "y": given["y"][:, :1]})
