@@ -14,6 +14,7 @@ SHAPES = {
     "hw": ((2, 3, 17, 19), (0, 1, 3, 2)),
     "last": ((2, 21, 5, 33), (0, 2, 3, 1)),
     "first": ((1, 33, 16, 22), (0, 3, 1, 2)),
+    "blocks": ((131, 70), (1, 0)),
 }
 OPTIONS = {"avx2": {"halide.target": "x86-64-linux-avx2-fma"}, "sse": {"halide.target": "x86-64-linux-sse41"}}
 
