@@ -196,6 +196,8 @@ class KernelEmitter(Reductions):
 
     def _rows(self, s: TeStage, plan: LoopPlan, envs: list[Env]) -> None:
         """Evaluate and store several positions that share their loads."""
+        if plan.transposed and len(envs) > 1 and envs[0].vector:
+            self._load_transposed(s, plan.tile, envs)
         for r in [n for n in walk(s.expr) if isinstance(n, Reduce)]:
             for env, value in zip(envs, self._reduce(r, plan, envs), strict=True):
                 env.reduced[id(r)] = value

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from occ.compiler.codegen_llvm.dot_products import dot_of
 from occ.compiler.codegen_llvm.lane_steps import flat_offset, lane_step
 from occ.compiler.codegen_llvm.machine import CodeMachine
+from occ.compiler.codegen_llvm.transposed_loads import tile_width, transposed_axis
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import FOLDS, ORDERED, Expr, Index, Load, Reduce, Select
@@ -35,6 +36,7 @@ class LoopPlan:
         columns: vectors of a row that are computed together; then the loop over these is outside of the one over rows.
         parallel: axis of the caller's range, or empty.
         block: elements of a task if the vector axis is the only one, otherwise 0.
+        transposed: whether loads of a tile are transposed in registers.
     """
 
     vector: str = ""
@@ -44,6 +46,7 @@ class LoopPlan:
     columns: int = 1
     parallel: str = ""
     block: int = 0
+    transposed: bool = False
 
     def tasks(self, s: TeStage) -> Dim:
         """Extent of the parallel loop."""
@@ -69,6 +72,12 @@ def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], machine: Code
     outer = [a.name for a in s.axes if a.name != vector]
     if not outer and vector and reductions == []:
         return LoopPlan(vector, width, block=_BLOCK)
+    if outer and vector and not reductions:
+        across, itemsize = transposed_axis(s, vector, sources)
+        if across:
+            n = tile_width(width, itemsize, machine.vector_bits, copies=isinstance(s.expr, Load))
+            parallel = next((a.name for a in s.axes if a.name not in (vector, across)), across)
+            return LoopPlan(vector, n, across, n, 1, parallel, transposed=True)
     tile, rows, columns = _tile(s, reductions, vector, width, sources, machine)
     parallel = next((a.name for a in s.axes if a.name not in (vector, tile)), tile)
     return LoopPlan(vector, width if vector else 0, tile, rows, columns, parallel)

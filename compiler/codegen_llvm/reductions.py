@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.dot_products import Dot, add_dot, dot_of
-from occ.compiler.codegen_llvm.expressions import Env, Expressions
+from occ.compiler.codegen_llvm.expressions import Env
 from occ.compiler.codegen_llvm.lane_steps import flat_offset, lane_step
 from occ.compiler.codegen_llvm.loop_plan import LoopPlan
+from occ.compiler.codegen_llvm.transposed_loads import TransposedLoads
 from occ.compiler.codegen_llvm.values import iota, lanes, memory_type, undefined
 from occ.compiler.ir.dim import upper
 from occ.compiler.ir.dtype import I16 as I16_TYPE
@@ -41,7 +42,7 @@ class Span(NamedTuple):
     inner: float
 
 
-class Reductions(Expressions):
+class Reductions(TransposedLoads):
     """Expressions with their reductions."""
 
     def _reduce(self, r: Reduce, plan: LoopPlan, envs: list[Env]) -> list[Any]:
