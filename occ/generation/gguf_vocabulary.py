@@ -131,18 +131,8 @@ def _sentence_piece(metadata: Mapping[str, Any], words: Sequence[str]) -> dict[s
     if len(scores) != len(words):
         raise _refused(f"{len(words)} tokens and {len(scores)} scores")
     ids = {w: k for k, w in enumerate(words)}
-    order = sorted(range(len(words)), key=lambda k: (-scores[k], k))
-    merges = chain.from_iterable(
-        sorted(
-            (
-                (words[k][:at], words[k][at:])
-                for at in range(1, len(words[k]))
-                if words[k][:at] in ids and words[k][at:] in ids
-            ),
-            key=lambda pair: (ids[pair[0]], ids[pair[1]]),
-        )
-        for k in order
-    )
+    order = sorted(range(len(words)), key=lambda k: -scores[k])  # stable: equal scores stay in order
+    merges = list(chain.from_iterable(_merges_into(words[k], ids) for k in order))
     prefix = metadata.get(f"{_KEY}add_space_prefix", True)
     spaces = {"type": "Replace", "pattern": {"String": " "}, "content": _SPACE}
     before = [{"type": "Prepend", "prepend": _SPACE}] if prefix else []
@@ -158,10 +148,22 @@ def _sentence_piece(metadata: Mapping[str, Any], words: Sequence[str]) -> dict[s
         "pre_tokenizer": None,
         "decoder": {"type": "Sequence", "decoders": back},
         "model": {
-            "type": "BPE", "vocab": ids, "merges": list(merges), "fuse_unk": True, "byte_fallback": True,
+            "type": "BPE", "vocab": ids, "merges": merges, "fuse_unk": True, "byte_fallback": True,
             "unk_token": words[unknown] if 0 <= unknown < len(words) else None,
         },
     }  # fmt: skip
+
+
+def _merges_into(word: str, ids: Mapping[str, int]) -> list[tuple[str, str]]:
+    """Pairs of pieces that form a word, by their numbers in the vocabulary."""
+    found = [
+        (word[:at], word[at:])
+        for at in range(1, len(word))
+        if word[at:] in ids and word[:at] in ids  # long words start with pieces more often than they end with them
+    ]
+    if len(found) > 1:
+        found.sort(key=lambda pair: (ids[pair[0]], ids[pair[1]]))
+    return found
 
 
 def _ends_of_texts(metadata: Mapping[str, Any], words: Sequence[str]) -> dict[str, Any]:

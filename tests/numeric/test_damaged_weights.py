@@ -74,6 +74,7 @@ def test_counts_beyond_the_file_are_no_work(tmp_path: Path) -> None:
     nested = struct.pack("<IQ", 9, 1) * 5000
     for data in (
         head + struct.pack("<QQ", 1 << 62, 0), head + struct.pack("<QQ", 0, 1 << 62), head + struct.pack("<QQQ", 0, 1, 1 << 63),
+        array + struct.pack("<IQQ", 8, 2, 1 << 63) + b"\0" * 16, array + struct.pack("<IQQ", 8, 2, 1) + b"aa" + b"\0" * 6,
         array + struct.pack("<IQ", 0, 1 << 60), array + struct.pack("<IQ", 8, 1 << 60), array + nested + b"\0" * 60_000,
     ):  # fmt: skip
         path.write_bytes(data)

@@ -141,7 +141,20 @@ class _Header:
             dtype = np.dtype(_SCALARS[kind]).newbyteorder("<")
             count = self._count(dtype.itemsize)
             return np.frombuffer(self._take(count * dtype.itemsize), dtype).tolist()
-        return [self._value(kind) for _ in range(self._count(8))]
+        count = self._count(8)
+        return self._texts(count) if kind == _STRING else [self._value(kind) for _ in range(count)]
+
+    def _texts(self, count: int) -> list[str]:
+        """An array of texts: vocabularies have 262,144 of them, so nothing is called for each but what reads it."""
+        view, size, at, found, length_of = self.view, len(self.view), self.at, [], struct.Struct("<Q").unpack_from
+        for _ in range(count):
+            start = at + 8
+            at = start + length_of(view, at)[0] if start <= size else start
+            if at > size:
+                break
+            found.append(bytes(view[start:at]).decode("utf-8", "surrogateescape"))
+        self._take(at - self.at)  # raises if the file ends within a text, or within its length
+        return found
 
     def _tensor(self) -> tuple[str, int, tuple[int, ...], int]:
         name, rank = self._text(), self._number("u4")
