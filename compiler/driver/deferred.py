@@ -22,6 +22,7 @@ from occ.runtime.forks import renew_in_children
 _KEPT = 256  # compiled ops
 _LARGEST_VALUE = 1024  # maximum elements of an operand that may decide shapes
 _VARIED = 16  # sets of values, after which an op's values are considered different every time, as in a loop
+_INTERPRETED = 1 << 16  # maximum elements of the operands of an op that is then interpreted
 
 Compiled = Callable[[Sequence[Any]], list[Any]]
 Compile = Callable[[Module], Compiled]
@@ -30,17 +31,18 @@ Compile = Callable[[Module], Compiled]
 class DeferredCompiler:
     """Runs deferred ops: compiled once for each set of shapes and of values that decide shapes.
 
-    An op that moves elements by values that always differ, such as a Slice that starts at the iteration number, is left
-    to `onnx`'s reference implementation, which is numpy: compiling takes a thousand times as long. So is one that moves
-    strings, for which no code is generated.
+    Native code for values that always differ, as in a loop, takes a thousand times as long as the op. An op that moves
+    elements by them, such as an Unsqueeze, is left to `onnx`'s reference implementation, which is numpy. So is one
+    that moves strings, for which no code is generated. Others are interpreted, unless they work on many elements.
 
     Args:
         compile: makes a module, whose inputs have constant extents, ready to run.
         registry: the available operators.
+        interpret: the same without generating code.
     """
 
-    def __init__(self, compile: Compile, registry: Registry) -> None:  # noqa: A002
-        self._compile, self._registry = compile, registry
+    def __init__(self, compile: Compile, registry: Registry, interpret: Compile | None = None) -> None:  # noqa: A002
+        self._compile, self._registry, self._interpret = compile, registry, interpret or compile
         self._known: OrderedDict[Hashable, Compiled] = OrderedDict()
         self._decided: dict[str, tuple[bool, ...]] = {}  # for each text: which operands are constants
         self._met: Counter[str] = Counter()  # for each text: sets of values
@@ -76,10 +78,12 @@ class DeferredCompiler:
             compiled = self._known.get(key)
         if compiled is None:
             self._met[text] += 1
-            if self._met[text] > _VARIED and (moved := self._moved(text, operands)) is not None:
+            varied = self._met[text] > _VARIED
+            if varied and (moved := self._moved(text, operands)) is not None:
                 return moved
+            make = self._interpret if varied and sum(map(np.size, operands)) <= _INTERPRETED else self._compile
             try:
-                compiled = self._compile(_concrete(m or parse(text, self._registry), operands, constant))
+                compiled = make(_concrete(m or parse(text, self._registry), operands, constant))
             except CompileError as e:
                 raise _misfit(e) from e
             with self._lock:
@@ -106,10 +110,9 @@ class DeferredCompiler:
 
 
 def _only_moves(m: Module) -> bool:
-    """Whether a module's op reads elements or counts, and computes nothing from them."""
+    """Whether a module's op copies elements as ONNX's reference does, whatever their values are."""
     (op,) = m.main.body.body
-    names = {op.spec.operand_name(k) for k, v in enumerate(op.operands) if v is not None}
-    return op.spec.moves or op.spec.writes == "any" or names <= set(op.spec.static)
+    return op.spec.moves or op.name in ("Split", "Tile")
 
 
 def _reference(m: Module) -> Compiled:

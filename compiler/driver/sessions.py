@@ -90,7 +90,9 @@ def _interpretable(artifact: Artifact, registry: Registry) -> Module:
 def deferred_compiler(rules: Sequence[Any] = ()) -> RunDeferred:
     """The compiler of deferred ops for one session; `rules` as in `open_session`."""
     registry = extensions(rules).registry
-    return DeferredCompiler(lambda m: _compile_deferred(m, registry), registry)
+    return DeferredCompiler(
+        lambda m: _compile_deferred(m, registry), registry, lambda m: _interpret_deferred(m, registry)
+    )
 
 
 def _compile_deferred(m: Module, registry: Registry) -> Compiled:

@@ -246,6 +246,8 @@ class OneHot:
         (n,) = static_dims("OneHot", "depth", depth)
         if isinstance(n, int) and n < 1:
             raise Invalid(f"`OneHot` has a depth of {n}")
+        if lower(n) < 1:
+            t.check([], lambda: wrap(n) >= 1, "the depth of `OneHot` is less than 1")
         axis = normalize_axis(a.axis, indices.rank + 1, "OneHot")
         shape = (*indices.shape[:axis], n, *indices.shape[axis:])
 

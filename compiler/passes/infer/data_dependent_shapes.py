@@ -17,6 +17,7 @@ from occ.compiler.ir.dim import Dim, Sym, substitute
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value
+from occ.compiler.ir.ops.attention import reshape
 from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, on_axes
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, may_copy, normalize_axes
@@ -63,7 +64,8 @@ def _replaced(m: Module, known: Known, choose: Callable[[Op], Rule | None]) -> b
             with suppress(Invalid):  # in a branch that does not fit, an error only if it is taken
                 result = rule(_Decision(m, known, op, rw))
             if result is not None:
-                rw.replace(op, [result])
+                assert result.defining_op is not None, "a rule ends with an op"
+                rw.replace(op, result.defining_op.results)
                 made = True
     return made
 
@@ -226,28 +228,35 @@ def _reshape(d: _Decision) -> Value | None:
 
 
 def _as_given(d: _Decision, k: int) -> Value | None:
-    """The elements of operand `k` as sizes."""
-    asked = d.elements(k)
+    """The elements of operand `k`, a vector or a number, as sizes."""
+    vector, asked = d.given(k), d.elements(k)
+    if vector.tensor.rank == 0:
+        vector, asked = reshape(d.b, vector, (1,)), [None]
     if asked is None:
         return None
-    vector = d.given(k)
     if vector.tensor.dtype != I64:
         vector = d.b.Cast(vector, to=I64)
     return d.sizes(vector, [n if isinstance(n, (int, Sym)) else d.symbol() for n in asked])
 
 
-def _tile(d: _Decision) -> Value | None:
-    times = _as_given(d, 1)
-    return None if times is None else d.b.Tile(d.given(0), times)
+def _of_sizes(k: int) -> Rule:
+    """The same op, whose operand `k` is sizes: counts and extents that its definition takes as they are."""
 
+    def rule(d: _Decision) -> Value | None:
+        sizes = _as_given(d, k)
+        if sizes is None:
+            return None
+        operands = [sizes if j == k else v for j, v in enumerate(d.op.operands)]
+        made = d.b.op(d.op.name, *operands, n_results=len(d.op.results), **d.op.attrs)
+        return made[0] if isinstance(made, tuple) else made
 
-def _constant_of_shape(d: _Decision) -> Value | None:
-    shape = _as_given(d, 0)
-    return None if shape is None else d.b.ConstantOfShape(shape, value=d.op.a.value)
+    return rule
 
 
 Rule = Callable[[_Decision], Value | None]
 _RULES: Mapping[str, Rule] = {
-    "Slice": _slice, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _tile,
-    "ConstantOfShape": _constant_of_shape,
+    "Slice": _slice, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _of_sizes(1),
+    "ConstantOfShape": _of_sizes(0), "TopK": _of_sizes(1), "OneHot": _of_sizes(1), "AffineGrid": _of_sizes(1),
+    "CenterCropPad": _of_sizes(1), "HannWindow": _of_sizes(0), "HammingWindow": _of_sizes(0),
+    "BlackmanWindow": _of_sizes(0), "STFT": _of_sizes(1), "MaxUnpool": _of_sizes(2),
 }  # fmt: skip

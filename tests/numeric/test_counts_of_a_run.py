@@ -1,0 +1,134 @@
+"""Counts and extents that a run computes: such ops are compiled once, and agree with onnxruntime for every value."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import pytest
+from building import TARGETS, model_of, onnxruntime_of
+
+import occ
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.deferred import DeferredCompiler
+from occ.compiler.driver.settings import Settings
+from occ.compiler.ir.module import Module
+from occ.compiler.ir.operator.registry import Registry
+from occ.compiler.plan.plan import defer_text
+
+RNG = np.random.default_rng(0)
+X, PICTURE = RNG.standard_normal((3, 20)).astype(np.float32), RNG.standard_normal((1, 1, 9, 8)).astype(np.float32)
+INDICES, THETA = RNG.integers(-5, 5, (2, 3)), RNG.standard_normal((1, 2, 3)).astype(np.float32)
+WINDOW, SIGNAL = RNG.standard_normal(16).astype(np.float32), RNG.standard_normal((1, 90, 1)).astype(np.float32)
+# Inputs but `k` as text and by name, the type of `k` and of the results, the nodes, and values of `k`.
+CASES = {
+    "TopK": ("float[3, 20] x", {"x": X}, "int64[1]", "float y, int64 i", "y, i = TopK(x, k)", ([3], [0], [20], [9])),
+    "TopK of columns": (
+        "float[3, 20] x", {"x": X}, "int64[1]", "float y, int64 i", "y, i = TopK <axis = 0, largest = 0> (x, k)",
+        ([3], [1]),
+    ),
+    "TopK of a count": (
+        "float[3, 20] x", {"x": X}, "int64", "float y, int64 i",
+        "one = Constant <value = int64[1] {1}> ()  n = Reshape(k, one)  m = Abs(n)  y, i = TopK(x, m)", (3, -7),
+    ),
+    "OneHot": (
+        "int64[2, 3] x, float[2] v", {"x": INDICES, "v": np.array([2, 7], np.float32)}, "int64", "float y",
+        "y = OneHot <axis = 1> (x, k, v)", (5, 1, 9),
+    ),
+    "OneHot by a float": (
+        "int64[2, 3] x, float[2] v", {"x": INDICES, "v": np.array([2, 7], np.float32)}, "float[1]", "float y",
+        "y = OneHot(x, k, v)", ([5.0], [1.0]),
+    ),
+    "HannWindow": ("", {}, "int64", "float y", "y = HannWindow(k)", (1, 2, 9)),
+    "HammingWindow": ("", {}, "int64", "float y", "y = HammingWindow <periodic = 0> (k)", (2, 9)),
+    "BlackmanWindow": ("", {}, "int32", "float y", "y = BlackmanWindow(k)", (2, 9)),
+    "AffineGrid": (
+        "float[1, 2, 3] t", {"t": THETA}, "int64[4]", "float y", "y = AffineGrid(t, k)", ([1, 1, 2, 5], [1, 3, 4, 1])
+    ),
+    "CenterCropPad": (
+        "float[1, 1, 9, 8] x", {"x": PICTURE}, "int64[2]", "float y", "y = CenterCropPad <axes = [2, 3]> (x, k)",
+        ([3, 12], [9, 8], [1, 0]),
+    ),
+    "STFT": (
+        "float[1, 90, 1] x, float[16] w", {"x": SIGNAL, "w": WINDOW}, "int64", "float y", "y = STFT(x, k, w)", (1, 7, 90)
+    ),
+}  # fmt: skip
+REFUSED = {
+    "TopK": ([21], [-1], [2**40]),
+    "OneHot": (0, -3),
+    "AffineGrid": ([1, 1, -2, 5],),
+    "CenterCropPad": ([-1, 3],),
+}
+
+
+def model_of_case(name: str) -> onnx.ModelProto:
+    inputs, _, kind, results, nodes, _ = CASES[name]
+    made = model_of(f"g ({inputs + ', ' if inputs else ''}{kind} k) => ({results}) {{ {nodes} }}", opset=20)
+    for r in made.graph.output:
+        r.type.tensor_type.ClearField("shape")
+    return made
+
+
+def given(name: str, value: object) -> dict[str, np.ndarray]:
+    kind = CASES[name][2]
+    return CASES[name][1] | {"k": np.array(value, np.float32 if "float" in kind else kind.partition("[")[0])}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", CASES)
+def test_values(name: str, target: str) -> None:
+    model = model_of_case(name)
+    theirs, session = onnxruntime_of(model), occ.compile(model, target)
+    compilation = Compilation(model, Settings("cpu-jit"))
+    assert "deferred" not in {op.name for op in compilation.advance("fused").walk()}
+    for value in CASES[name][-1]:
+        wanted = theirs.run(None, given(name, value))
+        for found, one in zip(session.run(given(name, value)).values(), wanted, strict=True):
+            np.testing.assert_allclose(found, np.asarray(one), rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("name", REFUSED)
+def test_values_that_no_run_can_have(name: str, target: str) -> None:
+    session = occ.compile(model_of_case(name), target)
+    for value in REFUSED[name]:
+        with pytest.raises(occ.RunError, match=r"OCC0503|OCC0504"):
+            session.run(given(name, value))
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_factors_that_always_differ(target: str) -> None:
+    """Results are of one kind, however many sets of values there were: ONNX's reference has other extents."""
+    model = model_of(
+        'g (float[1, 1, 20, 20] x, float[4] s) => (float[a, b, c, d] y) { y = Resize <mode = "linear"> (x, , s) }'
+    )
+    theirs, session = onnxruntime_of(model), occ.compile(model, target)
+    x = RNG.standard_normal((1, 1, 20, 20)).astype(np.float32)
+    for k in range(40):
+        feed = {"x": x, "s": np.array([1, 1, 1 + k / 10, 1 + k / 20], np.float32)}
+        np.testing.assert_allclose(session.run(feed)["y"], np.asarray(theirs.run(None, feed)[0]), rtol=1e-4, atol=1e-5)
+
+
+def test_values_that_always_differ_are_not_compiled() -> None:
+    """Only ops on many elements are, since they take as long to interpret."""
+    made: list[str] = []
+
+    def maker(how: str) -> Callable[[Module], Callable[..., list[np.ndarray]]]:
+        def make(m: Module) -> Callable[..., list[np.ndarray]]:
+            made.append(how)
+            return lambda _: [np.zeros(1)]
+
+        return make
+
+    model = model_of("g (float[n] x, int64[m] a) => (float[k] y) { y = ReduceSum <keepdims = 1> (x, a) }")
+    m = Compilation(model, Settings("interp")).advance("inferred")
+    (op,) = (op for op in m.main.body.body if op.name == "ReduceSum")
+    run = DeferredCompiler(maker("compiled"), Registry(), maker("interpreted"))
+    for n in (5, 1 << 17):
+        text, operands = defer_text(op, [np.zeros(n, np.float32), np.zeros(1, np.int64)])
+        made.clear()
+        for k in range(60):
+            run(text, [operands[0], np.full(1, k)])
+        assert made.count("compiled") == (16 if n == 5 else 60)
+        assert len(made) == 60
