@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from occ.compiler.codegen_halide.options import CpuOptions
+from occ.compiler.passes.algorithms.pointwise_to_matmul import PointwiseToMatmul
 from occ.compiler.passes.algorithms.split_groups import SplitGroups
 from occ.compiler.passes.canonical.fold import Fold
 from occ.compiler.passes.canonical.use_block_weights import UseBlockWeights
@@ -39,6 +40,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             Fold(),
             SplitDeformConv(),
             SplitGroups(),
+            PointwiseToMatmul(),
             *((UseWinograd(),) if options.winograd != "off" and options.level != "1" else ()),
             UseAttention(),
             *((RoundOperands(to=options.precision),) if options.precision != "f32" else ()),

@@ -8,6 +8,7 @@ from dataclasses import fields
 
 from occ.compiler.diagnostics import error
 from occ.compiler.passes.algorithms.grow_caches import GrowCaches
+from occ.compiler.passes.algorithms.pointwise_to_matmul import PointwiseToMatmul
 from occ.compiler.passes.algorithms.quantize_caches import QuantizeCaches
 from occ.compiler.passes.algorithms.slice_batch import SliceBatch
 from occ.compiler.passes.algorithms.split_groups import SplitGroups
@@ -61,6 +62,7 @@ _PASSES: tuple[type[Pass], ...] = (
     GrowCaches,
     QuantizeCaches,
     SliceBatch,
+    PointwiseToMatmul,
     SplitGroups,
     SplitTransposedConv,
     UseFourierMatrices,
