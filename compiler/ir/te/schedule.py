@@ -116,6 +116,7 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "compute_root": ((), 0),
     "compute_inline": ((), 0),
     "compute_at": ((STAGE, LOOP), 2),
+    "store_at": ((STAGE, LOOP), 2),
     "reorder_storage": ((AXIS, "..."), 1),
     "bound": ((AXIS, FIRST, INT), 3),
     "bound_extent": ((AXIS, INT), 2),

@@ -19,7 +19,8 @@ _UNROLLED = 16  # taps that are unrolled
 def planar_window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     """Windows over contiguous rows, such as pools: column results into L1, then along the row.
 
-    A border along the rows is handled in separate loops (`likely`), and never copied.
+    A border along the rows is handled in separate loops (`likely`), and never copied. Column results of symbolic
+    length have one piece of memory for all rows of a plane: one for each row took 22 % of the time (64 of 56x56).
     """
     facts = facts_of(f, machine)
     return facts.scheduled(planar_loops(facts.root, facts))
@@ -48,6 +49,8 @@ def planar_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     if rows is not None:
         (down,) = facts.reductions(rows)
         made += _line(rows, down, s.name, level, facts)
+        if level == y and outer:
+            made += StageSchedule(rows).store_at(s.name, fused.get(outer[-1], outer[-1])).directives
     for border in [b for b in facts.roots if _is_border(b, down, facts)]:
         made += _border(border, s.name, level, facts)
     return made
