@@ -14,6 +14,7 @@ from onnx import numpy_helper
 
 import occ
 from occ.compiler.ir.ops.own.quantised_codes import pairs_fit
+from occ.compiler.passes.methods.int8.fitting_pairs import fitting_pairs
 
 RNG = np.random.default_rng(5)
 WITHOUT_VNNI = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
@@ -89,3 +90,47 @@ def test_which_pairs_fit(pair: tuple[int, int], fits: bool) -> None:
     codes = np.arange(256)
     sums = codes[:, None] * pair[0] + codes * pair[1]
     assert pairs_fit(w) == fits == bool(sums.min() >= -(1 << 15) and sums.max() < 1 << 15)
+
+
+def bell(rows: int, columns: int) -> np.ndarray:
+    """Codes as trained weights have them: most are small, and a few pairs of neighbours pass 16 bits."""
+    w = RNG.normal(size=(rows, columns))
+    return np.rint(w / np.abs(w).max() * 127).astype(np.int8)
+
+
+@pytest.mark.parametrize("case", ["product", "row"])
+@pytest.mark.parametrize("dtype", [np.uint8, np.int8])
+def test_weights_with_a_few_pairs_that_do_not_fit(dtype: type, case: str) -> None:
+    """Their rows are multiplied in another order, as bytes, and the sums are exact."""
+    _, shape, extents = CASES[case]
+    weight = bell(extents[0], extents[1])
+    weight[:4] = 127  # not even among themselves
+    weight[4:8] = -128
+    made = model(case, dtype, weight)
+    options = {"halide.target": TARGETS["x86-64-v3"]}
+    assert "narrow=1" in str(occ.dump(made, "layout", options=options))
+    session = opened(occ.build(made, "cpu", options=options), 1)
+    ends = np.array([np.iinfo(dtype).min, np.iinfo(dtype).max], dtype)
+    for x in (np.full(shape, ends[1]), np.full(shape, ends[0]), ends[RNG.integers(0, 2, shape)]):
+        np.testing.assert_array_equal(session.run({"x": x})["y"], reference(made, x)[0], strict=True)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 64, 255])
+@pytest.mark.parametrize("large", [0, 1, 2, 9])
+def test_rows_in_pairs_that_fit(rows: int, large: int) -> None:
+    """Products of all codes stay the same, whichever rows are paired or repeated; a quarter of them at most."""
+    weight = bell(rows, 40)
+    weight[:large] = RNG.choice(np.array([-128, 127], np.int8), (min(large, rows), 40))
+    found = fitting_pairs(weight)
+    if found is None:
+        assert rows < 8 or large * 8 > rows  # two rows that do not fit need two more
+        return
+    made, chosen = found
+    assert len(made) <= rows + max(rows // 4, 1)
+    assert pairs_fit(made.reshape(-1, 2, 40).swapaxes(1, 2))
+    x = RNG.integers(0, 256, (5, rows))
+    np.testing.assert_array_equal(x[:, chosen] @ made.astype(np.int64), x @ weight.astype(np.int64))
+
+
+def test_uniform_weights_have_no_such_order() -> None:
+    assert fitting_pairs(RNG.integers(-128, 128, (64, 256)).astype(np.int8)) is None

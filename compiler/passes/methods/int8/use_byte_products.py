@@ -15,6 +15,7 @@ from occ.compiler.ir.ops.own.quantised_codes import byte_shift, pairs_fit
 from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.layout.narrow_weights import narrowed
+from occ.compiler.passes.methods.int8.fitting_pairs import fitting_pairs
 from occ.compiler.passes.methods.int8.round_operands import is_rounded
 from occ.compiler.targets.machine import Machine
 
@@ -104,10 +105,13 @@ def _product(op: Op, rw: Rewriter, lanes: _Lanes) -> bool:
         return False
     (w, points), b = found, rw.builder(op)
     moved = zero is not None or byte_shift(x.tensor.dtype, signed="signed" in lanes.how) != 0
-    some, how = lanes.of(w, 0)
-    weight = b.constant(_in_groups(w, 0, some))
+    paired = fitting_pairs(w) if lanes.pairs and lanes.of(w, 0)[0] == 2 else None
+    rows, order = (w, None) if paired is None else paired
+    some, how = lanes.of(rows, 0)
+    weight = b.constant(_in_groups(rows, 0, some))
     total = b.constant(w.sum(0, dtype=np.int64).astype(np.int32)) if moved else None
-    made = b.matmul_dot(x, weight, total, zero, **how)
+    codes = x if order is None else b.Gather(x, b.constant(order, I64), axis=-1)
+    made = b.matmul_dot(codes, weight, total, zero, **how)
     if points is not None:
         made = b.less_points(made, _sums(x, zero, x.tensor.rank - 1, w.shape[0], b), b.constant(points))
     rw.replace(op, [made])
@@ -262,8 +266,9 @@ class UseByteProducts(Pass):
     adds 64 bytes with one instruction: four times the f32 rate. Other x86 processors do so with half as many 16-bit
     integers, to which codes are widened on the way: then lanes hold pairs, not fours; but where any two products of a
     weight fit in 16 bits, as with 7 bits, fours are multiplied as bytes and their pairs summed in 16 bits
-    (`narrow`). ARM multiplies signed by signed bytes (`signed`). If there is an instruction for 32
-    bf16, operands that are bf16 or were rounded to it are handled the same way: twice the f32 rate.
+    (`narrow`), of a matrix after its rows were paired so that they fit (`fitting_pairs`). ARM multiplies signed by
+    signed bytes (`signed`). If there is an instruction for 32 bf16, operands that are bf16 or were rounded to it are
+    handled the same way: twice the f32 rate.
 
     `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`
     """
