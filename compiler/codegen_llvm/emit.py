@@ -9,20 +9,22 @@ computes positions `begin` to `end` of the stage's parallel loop (see `plan_loop
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.expressions import Env
-from occ.compiler.codegen_llvm.loop_plan import LoopPlan, plan_loops
+from occ.compiler.codegen_llvm.loop_plan import LoopPlan, plan_loops, row_parts
 from occ.compiler.codegen_llvm.reductions import Reductions
+from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.approx import APPROXIMATIONS
-from occ.compiler.ir.te.expr import Axis, Call, Expr, Reduce, cast
+from occ.compiler.ir.te.expr import Axis, Call, Carried, Expr, Index, Load, Reduce, cast
 from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.scatter_rows import place_before, running
-from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.ir.te.walks import children, transform, walk
 from occ.compiler.native_entry.builder import number
 from occ.compiler.native_entry.loops import Body, for_loop
 from occ.compiler.native_entry.types import I32, I64
@@ -65,12 +67,12 @@ class KernelEmitter(Reductions):
         begin, end = (self.b.sext(a, I64) for a in self.fn.args[1:])
         if plan.tasks(s) in (0, 1):  # the whole range, so that its bounds are constants
             begin, end = I64(0), I64(plan.tasks(s))
-        if plan.block:  # a range of blocks of the only axis
+        if plan.block and plan.tasks(s) != 1:  # a range of blocks of the only axis
             extent = self.size(s.axes[0].extent, {})
             low = self.b.mul(begin, I64(plan.block))
             high = self.b.mul(end, I64(plan.block))
             high = self.b.select(self.b.icmp_signed("<", high, extent), high, extent)
-            self._vector_loop(s, plan, {}, [{}], low, high)
+            self._vector_loop(s, plan, [Env({}, memo=self._invariant(s, plan, {}))], low, high)
             return
         ranges = {plan.parallel: (begin, end)} if plan.parallel else {}
         self._outer_loops(s, plan, [a for a in s.axes if a.name not in (plan.vector, plan.tile)], {}, ranges)
@@ -165,20 +167,56 @@ class KernelEmitter(Reductions):
         return None if known is not None and known >= w else self._lanes_below(self.b.sub(stop, start), w)
 
     def _row_loop(self, s: TeStage, plan: LoopPlan, at: dict[str, Any], rows: list[dict[str, Any]]) -> None:
-        if plan.vector and plan.vector in {a.name for a in s.axes}:
-            axis = next(a for a in s.axes if a.name == plan.vector)
-            self._vector_loop(s, plan, at, rows, I64(0), self.size(axis.extent, {}))
-        else:
+        """Positions of several rows: one by one, or vectors along the last axis in its parts."""
+        if not plan.vector or plan.vector not in {a.name for a in s.axes}:
             self._rows(s, plan, [Env(at | row) for row in rows])
+            return
+        symbols, axis = self.symbols, s.axes[-1]
+        for part in row_parts(s, plan):
+            here = TeStage(s.name, (*s.axes[:-1], Axis(axis.name, part.extent)), part.expr)
+            if part.expr is not s.expr:
+                self._enter(axis_symbols(here.axes), {axis.name: part.start})
+            envs = [Env(at | row, memo=self._invariant(here, plan, at | row)) for row in rows]
+            self._vector_loop(here, plan, envs, I64(0), self.size(part.extent, {}))
+        self._enter(symbols, {})
 
-    def _vector_loop(
-        self, s: TeStage, plan: LoopPlan, at: dict[str, Any], rows: list[dict[str, Any]], low: Any, high: Any
-    ) -> None:
+    def _enter(self, symbols: dict[str, Dim], starts: dict[str, Dim]) -> None:
+        """Evaluate expressions for other ranges of axes, which start at `starts` of the stage."""
+        self.symbols, self.starts = symbols, starts
+        self._safe.clear()
+
+    def _invariant(self, s: TeStage, plan: LoopPlan, at: dict[str, Any]) -> dict[int, tuple[Expr, Any]]:
+        """Values that do not move along a row: LLVM cannot tell that its stores do not change what these load."""
+        env = Env(at)
+
+        def visit(e: Expr) -> bool:
+            """Whether an expression is the same for the whole row; the largest parts of others are evaluated."""
+            if isinstance(e, Index):
+                return e.name != plan.vector
+            if isinstance(e, (Reduce, Carried)):
+                return False
+            same = [visit(c) for c in children(e)]
+            if all(same) and self._is_safe(e):
+                return True
+            for child, fixed in zip(children(e), same, strict=True):
+                if fixed and (children(child) or isinstance(child, Load)):
+                    self.value(child, env)
+            return False
+
+        if visit(s.expr):
+            self.value(s.expr, env)
+        return dict(env.memo)
+
+    def _vector_loop(self, s: TeStage, plan: LoopPlan, rows: list[Env], low: Any, high: Any) -> None:
         w = plan.width
         whole = self.b.add(low, self._multiple(self.b.sub(high, low), w))
 
+        def placed(i: Any) -> list[Env]:
+            """Each row at a position, alone."""
+            return [replace(e, axes=e.axes | {plan.vector: i}, memo=dict(e.memo)) for e in rows]
+
         def chunk(i: Any, tail: Any) -> None:
-            self._rows(s, plan, [Env(at | row | {plan.vector: i}, plan.vector, w, tail) for row in rows])
+            self._rows(s, plan, [replace(e, vector=plan.vector, width=w, tail=tail) for e in placed(i)])
 
         def full(i: Any, _: list[Any]) -> list[Any]:
             chunk(i, None)
@@ -186,7 +224,7 @@ class KernelEmitter(Reductions):
 
         def last(i: Any, _: list[Any]) -> list[Any]:
             if _is_one(self.b.sub(high, low), w):
-                self._rows(s, plan, [Env(at | row | {plan.vector: i}) for row in rows])
+                self._rows(s, plan, placed(i))
             else:
                 chunk(i, self._lanes_below(self.b.sub(high, i), w))
             return []
@@ -202,7 +240,8 @@ class KernelEmitter(Reductions):
             for env, value in zip(envs, self._reduce(r, plan, envs), strict=True):
                 env.reduced[id(r)] = value
         for env in envs:
-            self._store(s.name, [self.symbols[a.name] for a in s.axes], self.value(s.expr, env), env)
+            place = [self.symbols[a.name] + self.starts.get(a.name, 0) for a in s.axes]
+            self._store(s.name, place, self.value(s.expr, env), env)
 
     # scatters
 

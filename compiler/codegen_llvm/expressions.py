@@ -78,6 +78,7 @@ class Expressions:
         self.b = Builder(self.fn.append_basic_block("entry"))
         self.o = Ops(self.b)
         self.symbols: dict[str, Dim] = {}
+        self.starts: dict[str, Dim] = {}  # of the part of an axis that is computed
         self._safe: dict[int, tuple[Expr, bool]] = {}
         self.pointers: dict[str, Any] = {}
         self.sizes: dict[str, Any] = {}

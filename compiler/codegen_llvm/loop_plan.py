@@ -14,6 +14,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import FOLDS, ORDERED, Expr, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step, to_dim
+from occ.compiler.ir.te.piecewise import Part, parts
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.walks import walk
 
@@ -21,6 +22,7 @@ _BLOCK = 8192  # elements per task of a one-dimensional stage
 _ROWS = 4
 # How efficiently lanes a stride apart are read: one element, a vector, or what is chosen from a few vectors.
 _STRIDES: dict[Dim | None, float] = {1: 2.0, 0: 1.0, -1: 1.5, 2: 0.5, -2: 0.5, 3: 0.0, -3: 0.0, 4: 0.0, -4: 0.0}
+_MOST_PARTS = 8
 _LONGEST = 2000  # nodes of the expressions of a tile, whose code grows with them
 
 
@@ -81,6 +83,16 @@ def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], machine: Code
     tile, rows, columns = _tile(s, reductions, vector, width, sources, machine)
     parallel = next((a.name for a in s.axes if a.name not in (vector, tile)), tile)
     return LoopPlan(vector, width if vector else 0, tile, rows, columns, parallel)
+
+
+def row_parts(s: TeStage, plan: LoopPlan) -> tuple[Part, ...]:
+    """The parts of a stage along its last axis whose code is written out."""
+    whole = Part(0, s.axes[-1].extent, s.expr)
+    if plan.vector != s.axes[-1].name or any(isinstance(n, Reduce) for n in walk(s.expr)):
+        return (whole,)
+    found = parts(s, clamps=True)
+    total = sum(1 for p in found for _ in walk(p.expr))
+    return found if 1 < len(found) <= _MOST_PARTS and total <= _LONGEST else (whole,)
 
 
 def _lanes(s: TeStage, reductions: list[Reduce], sources: Mapping[str, tuple[Dim, ...]], width: int) -> tuple[str, int]:

@@ -22,9 +22,13 @@ from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.te.expr import FOLDS, Axis, Load, Reduce
 from occ.compiler.ir.te.index import to_dim
 from occ.compiler.ir.te.reductions import BLOCK, COMBINE, max_steps, neutral
+from occ.compiler.ir.te.walks import walk
 from occ.compiler.native_entry.builder import number
 from occ.compiler.native_entry.loops import Body, for_loop, while_loop
 from occ.compiler.native_entry.types import I1, I32, I64
+
+_CHAINS = 8  # vectors that are combined apart: as many as an addition has cycles, twice
+_LONGEST = 800  # nodes of the expressions of a step, whose code grows with them
 
 
 class Span(NamedTuple):
@@ -51,7 +55,8 @@ class Reductions(TransposedLoads):
         dot = None
         if envs[0].vector and not along:
             dot = dot_of(r, plan.vector, plan.width, self.symbols, self.f.shapes)
-        state = self._start(r, envs, plan.width if along else envs[0].width)
+        count = self._chains(r, along, plan.width, len(envs)) if along else 1
+        state = [row * count for row in self._start(r, envs, plan.width if along else envs[0].width)]
         outer = [a for a in r.axes if a.name != along and (dot is None or a != dot.axis)]
         flat = [v for row in state for v in row]
 
@@ -74,11 +79,14 @@ class Reductions(TransposedLoads):
 
         final = nest(outer, {}, flat)
         count = len(state[0])
-        results: list[Any] = []
-        for k in range(len(envs)):
-            parts = final[k * count : (k + 1) * count]
-            results.append(self._across(r, parts[0]) if along else parts[-1])
-        return results
+        rows = [final[k * count : (k + 1) * count] for k in range(len(envs))]
+        return [self._across(r, parts) if along else parts[-1] for parts in rows]
+
+    def _chains(self, r: Reduce, along: str, w: int, rows: int) -> int:
+        """Vectors of a row that are combined apart, since each combination waits for the one before."""
+        extent = next(a.extent for a in r.axes if a.name == along)
+        most = min(_CHAINS // rows, _LONGEST // (rows * sum(1 for _ in walk(r.body))), upper(extent) // w)
+        return next((n for n in (4, 2) if n <= most), 1)
 
     def _until_settled(self, r: Reduce, axis: str, stop: Any, envs: list[Env], carried: list[Any]) -> list[Any]:
         """The steps of a fold, up to the first that changes none of several positions."""
@@ -171,25 +179,28 @@ class Reductions(TransposedLoads):
         stop = self.size(extent, {})
         whole = self._multiple(stop, w)
 
-        def step(i: Any, carried: list[Any], tail: Any) -> list[Any]:
-            inner = [e.inner(axes=e.axes | at | {along: i}, vector=along, width=w, tail=tail) for e in envs]
-            following: list[Any] = []
-            for env, old in zip(inner, carried, strict=True):
-                value = self.o.splat(self.value(r.body, env), w)
-                if tail is not None:
-                    value = self.b.select(tail, value, self.o.constant(neutral(r.kind, r.dtype), r.dtype, w))
-                following.append(self._combine(r.kind, old, value, r.dtype))
+        count = len(carried) // len(envs)
+
+        def step(i: Any, carried: list[Any], tail: Any = None, *, chains: int = 1) -> list[Any]:
+            """A step of some vectors of each row, from position `i` on."""
+            following = list(carried)
+            for k, at_k in enumerate(self.b.add(i, I64(n * w)) for n in range(chains)):
+                for row, e in enumerate(envs):
+                    env = e.inner(axes=e.axes | at | {along: at_k}, vector=along, width=w, tail=tail)
+                    value = self.o.splat(self.value(r.body, env), w)
+                    if tail is not None:
+                        value = self.b.select(tail, value, self.o.constant(neutral(r.kind, r.dtype), r.dtype, w))
+                    place = row * count + k
+                    following[place] = self._combine(r.kind, following[place], value, r.dtype)
             return following
 
-        span = Span(I64(0), whole, w, upper(extent) / w, 1)
-        carried = self._steps(r, span, carried, fresh, lambda i, c: step(i, c, None))
+        many = self._multiple(stop, count * w)
+        span = Span(I64(0), many, count * w, upper(extent) / (count * w), 1)
+        carried = self._steps(r, span, carried, fresh, lambda i, c: step(i, c, chains=count))
+        if count > 1:
+            carried = for_loop(self.b, many, whole, w, carried, step)
         return for_loop(
-            self.b,
-            whole,
-            stop,
-            w,
-            carried,
-            lambda i, c: step(i, c, self._lanes_below(self.b.sub(stop, i), w)),
+            self.b, whole, stop, w, carried, lambda i, c: step(i, c, self._lanes_below(self.b.sub(stop, i), w))
         )
 
     def _steps(self, r: Reduce, span: Span, carried: list[Any], fresh: list[Any], body: Body) -> list[Any]:
@@ -215,10 +226,16 @@ class Reductions(TransposedLoads):
         return for_loop(self.b, span.start, span.stop, block * span.step, carried, lambda i, c: apart(i, c, one))
 
     def _combine(self, kind: str, old: Any, value: Any, dtype: DType) -> Any:
+        if dtype.is_float and kind in ("max", "min"):
+            return self.o.rounded(self.o.extremum_of_terms(kind, old, value), dtype)
         return self.o.binary(COMBINE[kind], old, value, dtype)
 
-    def _across(self, r: Reduce, v: Any) -> Any:
-        """All lanes combined into one value, by halves."""
+    def _across(self, r: Reduce, parts: list[Any]) -> Any:
+        """All lanes of several vectors combined into one value, by halves."""
+        while len(parts) > 1:
+            half = len(parts) // 2
+            parts = [self._combine(r.kind, x, y, r.dtype) for x, y in zip(parts[:half], parts[half:], strict=True)]
+        (v,) = parts
         while lanes(v) > 1:
             half = lanes(v) // 2
             low, high = (

@@ -8,6 +8,7 @@ operation is exact for its element type. Bools are i1 in registers and a byte in
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -104,13 +105,13 @@ class Ops:
         full = f"{name}.{_mangled(v.type)}" if suffix else name
         return self.call(full, v.type, [v, *args])
 
-    def call(self, name: str, result: ir.Type, args: list[Value]) -> Value:
+    def call(self, name: str, result: ir.Type, args: list[Value], flags: Sequence[str] = ()) -> Value:
         module = self.b.module
         if name in module.globals:
             fn = module.globals[name]
         else:
             fn = ir.Function(module, ir.FunctionType(result, [a.type for a in args]), name)
-        return self.b.call(fn, args)
+        return self.b.call(fn, args, fastmath=flags)
 
     # arithmetic
 
@@ -185,6 +186,11 @@ class Ops:
                 below = self.b.fcmp_ordered("<" if op == "max" else ">", x, c)
                 return self.b.select(below, c, x)
         return self.intrinsic("llvm.maximum" if op == "max" else "llvm.minimum", a, b)
+
+    def extremum_of_terms(self, op: str, a: Value, b: Value) -> Value:
+        """NaN if either is NaN; of zeros of both signs either one, as a reduction has no order."""
+        name = f"llvm.{op}imum.{_mangled(a.type)}"
+        return self.call(name, a.type, [a, b], flags=("nsz",))
 
     def _float_mod(self, a: Value, b: Value) -> Value:
         r = self.b.frem(a, b)

@@ -1,4 +1,4 @@
-"""Transposes on `cpu-jit`: tiles of whole vectors are transposed in registers, also at the ends of rows and of memory."""
+"""Transposes on `cpu-jit`: tiles of whole vectors, transposed in registers, also at the ends of rows and of memory."""
 
 from __future__ import annotations
 

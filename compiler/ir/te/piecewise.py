@@ -7,7 +7,7 @@ source of the elements is fixed, so they are read as vectors.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cmp_to_key
 from itertools import pairwise
 
@@ -37,15 +37,16 @@ class Part:
     expr: Expr
 
 
-def parts(s: TeStage) -> tuple[Part, ...]:
+def parts(s: TeStage, *, clamps: bool = False) -> tuple[Part, ...]:
     """The parts of a stage in order, covering its last axis.
 
-    None if it is the same everywhere, or if the order of the boundaries depends on sizes.
+    None if it is the same everywhere, or if the order of the boundaries depends on sizes. With `clamps`, parts end
+    where the least or largest of two positions changes too.
     """
     if not s.axes or s.axes[-1].extent in (0, 1):
         return ()
     *outer, last = s.axes
-    marks = _ordered({m for m in _marks(s) if m not in (0, last.extent)}, last.extent)
+    marks = _ordered({m for m in _marks(s, clamps=clamps) if m not in (0, last.extent)}, last.extent)
     if not 0 < len(marks) < MOST:
         return ()
     found: list[Part] = []
@@ -55,9 +56,11 @@ def parts(s: TeStage) -> tuple[Part, ...]:
         def moved(n: Expr, here: Expr = here) -> Expr | None:
             return here if isinstance(n, Index) and n.name == last.name else None
 
-        axes = axis_symbols((*outer, Axis(last.name, end - start)))
-        found.append(Part(start, end - start, simplify(transform(s.expr, moved), axes)))
-    return tuple(found)
+        axis = Axis(last.name, end - start)
+        expr = simplify(transform(s.expr, moved), axis_symbols((*outer, axis)))
+        inner = parts(replace(s, axes=(*outer, axis), expr=expr), clamps=True) if clamps else ()  # a clamp of a clamp
+        found += [replace(p, start=start + p.start) for p in inner] or [Part(start, end - start, expr)]
+    return tuple(found) if len(found) <= MOST else ()
 
 
 def _ordered(marks: set[Dim], extent: Dim) -> list[Dim]:
@@ -70,12 +73,12 @@ def _ordered(marks: set[Dim], extent: Dim) -> list[Dim]:
     return in_order if known else []
 
 
-def _marks(s: TeStage) -> Iterator[Dim]:
+def _marks(s: TeStage, *, clamps: bool) -> Iterator[Dim]:
     """The first positions along the last axis at which a comparison changes its result, or a remainder restarts."""
     symbols = axis_symbols(s.axes)
     for n in walk(s.expr):
         if isinstance(n, Binary) and n.lhs.dtype == I64:
-            if n.op in ("lt", "le"):
+            if n.op in ("lt", "le") or (clamps and n.op in ("min", "max")):
                 yield from _mark(n, s.axes[-1], symbols)
             elif n.op in ("mod", "floordiv"):
                 yield from _periods(n, s.axes[-1])

@@ -1,0 +1,112 @@
+"""Rows on `cpu-jit`: parts that are alike, what does not move along a row, and reductions in several chains."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from building import model_of, onnxruntime_of
+from machines import is_here
+
+import occ
+from occ.compiler.ir.dtype import F32, I64
+from occ.compiler.ir.te.expr import Axis, Index, Load, clamp, literal, wrap
+from occ.compiler.ir.te.function import TeStage
+from occ.compiler.ir.te.piecewise import parts
+from occ.compiler.objects.processors import PROCESSORS
+
+HERE = ["host", *(n for n in ("x86-64-v4", "x86-64-v3", "x86-64-v2") if is_here(n))]
+RNG = np.random.default_rng(5)
+EXTENTS = (1, 33, 131, 1000)
+
+
+def same_as_onnxruntime(model: onnx.ModelProto, cpu: str, feed: dict[str, np.ndarray], rtol: float = 0.0) -> None:
+    session = occ.compile(model, "cpu-jit", options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
+    want: Any = onnxruntime_of(model).run(None, feed)[0]
+    np.testing.assert_allclose(session.run(feed)["y"], want, rtol=rtol, atol=rtol, strict=True)
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("mode", ["constant", "reflect", "edge", "wrap"])
+@pytest.mark.parametrize(("left", "right"), [(3, 3), (0, 2), (4, 0), (0, 0), (-1, 3)])
+def test_pads(left: int, right: int, mode: str, cpu: str) -> None:
+    for extent in (5, 37):
+        for name, kind in (("float", np.float32), ("float16", np.float16), ("int64", np.int64)):
+            if name == "float16" and mode == "wrap":
+                continue  # not in onnxruntime
+            model = model_of(
+                f"g ({name}[2, 3, 6, {extent}] x) => ({name}[2, 3, o, p] y) "
+                f"<int64[8] n = {{0, 0, 2, {left}, 0, 0, 1, {right}}}> "
+                f'{{ y = Pad <mode = "{mode}"> (x, n) }}'
+            )
+            same_as_onnxruntime(model, cpu, {"x": RNG.integers(0, 99, (2, 3, 6, extent)).astype(kind)})
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("size", [8, 16, 64, 100])
+def test_rotary_embeddings(size: int, cpu: str) -> None:
+    half = size // 2
+    for interleaved in (0, 1):
+        model = model_of(
+            '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> '
+            f"g (float[2, 3, 5, {size}] x, int64[2, 5] p, float[9, {half}] c, float[9, {half}] s) "
+            f"=> (float[2, 3, 5, {size}] y) "
+            f"{{ y = com.microsoft.RotaryEmbedding <interleaved = {interleaved}> (x, p, c, s) }}"
+        )
+        tables = {n: RNG.standard_normal((9, half)).astype(np.float32) for n in "cs"}
+        x = RNG.standard_normal((2, 3, 5, size)).astype(np.float32)
+        same_as_onnxruntime(model, cpu, {"x": x, "p": RNG.integers(0, 9, (2, 5)), **tables}, 1e-6)
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("extent", EXTENTS)
+@pytest.mark.parametrize("node", ["ReduceMax", "ReduceSum", "ReduceProd", "ReduceL2"])
+def test_reductions_of_rows(node: str, extent: int, cpu: str) -> None:
+    for n in (str(extent), "n"):
+        model = model_of(
+            f"g (float[3, {n}] x) => (float[3] y) <int64[1] a = {{1}}> {{ y = {node} <keepdims = 0> (x, a) }}"
+        )
+        x = RNG.uniform(0.9, 1.1, (3, extent)).astype(np.float32)
+        same_as_onnxruntime(model, cpu, {"x": x}, 1e-4)
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("node", ["ReduceMax", "ReduceMin"])
+def test_extremes_of_rows_keep_nan(node: str, cpu: str) -> None:
+    """In any chain, in a remainder of vectors, and in the masked end. numpy's rule, as ONNX has none."""
+    fold = np.max if node == "ReduceMax" else np.min
+    model = model_of(
+        f"g (float[150, 150] x) => (float[150] y) <int64[1] a = {{1}}> {{ y = {node} <keepdims = 0> (x, a) }}"
+    )
+    session = occ.compile(model, "cpu-jit", options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
+    x = RNG.standard_normal((150, 150)).astype(np.float32)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], fold(x, axis=1))
+    np.fill_diagonal(x, np.nan)
+    assert np.isnan(session.run({"x": x})["y"]).all()
+    x = np.full_like(x, -np.inf if node == "ReduceMax" else np.inf)
+    np.testing.assert_array_equal(session.run({"x": x})["y"], x[0])
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("extent", EXTENTS)
+@pytest.mark.parametrize("node", ["Softmax", "LogSoftmax"])
+def test_softmax_of_rows(node: str, extent: int, cpu: str) -> None:
+    x = (10 * RNG.standard_normal((5, extent))).astype(np.float32)
+    for n in (str(extent), "n"):
+        same_as_onnxruntime(
+            model_of(f"g (float[5, {n}] x) => (float[5, {n}] y) {{ y = {node} (x) }}"), cpu, {"x": x}, 2e-5
+        )
+
+
+def test_clamped_positions_end_parts() -> None:
+    """`x[min(55, max(0, i - 3))]`: the first element, those in order, and the last one."""
+    at = clamp(Index("i") - wrap(3), wrap(0), wrap(55))
+    s = TeStage("y", (Axis("i", 62),), Load("x", (at,), F32))
+    assert [(p.start, p.extent, str(p.expr)) for p in parts(s, clamps=True)] == [
+        (0, 4, str(Load("x", (literal(0, I64),), F32))),
+        (4, 54, str(Load("x", (Index("i") + wrap(1),), F32))),
+        (58, 4, str(Load("x", (literal(55, I64),), F32))),
+    ]
+    assert parts(s) == ()
