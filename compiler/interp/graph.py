@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.compiler.interp.evaluate import run as run_te
 from occ.compiler.interp.value_types import is_of_a_run, type_problem
-from occ.compiler.ir.build_te import build_te, is_literal
+from occ.compiler.ir.build_te import build_te, parameters
 from occ.compiler.ir.builder import GraphBuilder, expand_composite
 from occ.compiler.ir.deferred import is_deferred
 from occ.compiler.ir.dim import Sym, evaluate, symbols
@@ -240,8 +240,7 @@ def _physical(type_: TensorType, dims: Mapping[str, int]) -> list[int]:
 def _te_of(op: Op) -> tuple[TeFunc, list[Value]]:
     inputs = list(dict.fromkeys(op.inputs))
     f = build_te(op.name, [op], inputs, op.results)
-    loaded = [v for v in inputs if not is_literal(v, [op])]
-    by_name = {f"p{k}": v for k, v in enumerate(loaded)}
+    by_name = parameters(inputs, [op])
     return f, [by_name[p.name] for p in f.params]
 
 

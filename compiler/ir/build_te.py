@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from types import SimpleNamespace
 from typing import Any
 
@@ -123,6 +123,11 @@ def build_te(
             tensor = t.map(tensor.shape, lambda *i, x=tensor: x[i], name="out")  # a parameter or a repeated result
         results.append(Param(tensor.name, value.tensor))
     return finish(TeFunc(name, (), tuple(params), tuple(t.stages), tuple(results), tuple(t.checks)))
+
+
+def parameters(inputs: Iterable[Value], ops: Sequence[Op]) -> dict[str, Value]:
+    """The values behind the parameters of `build_te`, by name; `finish` drops those that nothing loads."""
+    return {f"p{k}": v for k, v in enumerate(v for v in inputs if not is_literal(v, ops))}
 
 
 def _run_body(op: Op, t: Builder, env: dict[Value, Tensor], known: Known) -> None:

@@ -107,6 +107,37 @@ def test_items_that_depend_on_each_other_stay_together(body: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "body",
+    [
+        "y = Clip(a, low, high)",
+        "y = Pow(a, two)",
+        "y = Mul(a, learned)",
+        "y = PRelu(a, low)",
+        "y = ReduceMean <keepdims = 1> (a, last)",
+        "q = QuantizeLinear(a, scale, point)  y = DequantizeLinear(q, scale, point)",
+        "y = Where(c, a, low)",
+        "y = Pad(a, widths, low)",
+    ],
+)
+def test_ops_that_read_constants_are_sliced(body: str) -> None:
+    """Constants that become literals or shapes are no parameters of a kernel."""
+    constants = {
+        "low": np.float32(0.25), "high": np.float32(0.5), "two": np.float32(2), "learned": np.float32(0.63296586),
+        "last": np.array([2]), "scale": np.float32(0.0125), "point": np.uint8(7), "widths": np.array([0, 1, 0, 0, 0, 2]),
+        "c": np.array([True, False, False, True, True]),
+    }  # fmt: skip
+    used = {k: np.asarray(v) for k, v in constants.items() if f"({k}," in body or f", {k}" in body}
+    text = f"g (float[6, 4, 5] x) => (float[p, q, r] o) {{ a = Exp(x)  {body}  o = Neg(y) }}"
+    model, given = model_of(text, used, opset=18), {"x": RNG.standard_normal((6, 4, 5)).astype(np.float32)}
+    c = Compilation(model, Settings("cpu-jit", options={"batch-slices": "2"}))
+    c.advance("fused")
+    assert [op.name for op in c.module.main.body if not op.is_terminator] == ["Reshape", "Scan", "Reshape"]
+    (wanted,) = onnxruntime.InferenceSession(model.SerializeToString()).run(None, given)
+    (found,) = occ.compile(model, "cpu-jit", options={"batch-slices": "2"}).run(given).values()
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
     ("n", "size", "wanted"),
     [(6, "off", None), (6, "auto", None), (6, "4", 2), (6, "6", None), (7, "2", 1), (1, "1", None), ("n", "4", 1)],
 )

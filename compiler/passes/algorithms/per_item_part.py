@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from occ.compiler.diagnostics import Invalid
-from occ.compiler.ir.build_te import build_te
+from occ.compiler.ir.build_te import build_te, parameters
 from occ.compiler.ir.builder import OPERATOR_FAILURES, GraphBuilder, infer_results
 from occ.compiler.ir.dim import Dim, Sym, exact_quotient, substitute, symbols
 from occ.compiler.ir.dtype import I64
@@ -16,7 +16,7 @@ from occ.compiler.ir.op import Attr, FuncRef, Op, Region, Value, Weight
 from occ.compiler.ir.ops.attention import reshape
 from occ.compiler.ir.rewriter import Rewriter, unlink
 from occ.compiler.ir.shape import Assumed, collecting
-from occ.compiler.ir.te.function import TeFunc, loads
+from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.passes.te.per_item import is_per_item
 
@@ -174,12 +174,12 @@ class PerItemPart:
                 return False
             if any(self._names_batch(v) for v in made.inputs):
                 return False
-            # a view keeps the order of elements, so with the first extent it keeps items
-            return "view" in made.spec.tags or (
-                is_per_item(f := _te(made), self.items) and not self._loads_sizes(made, f)
-            )
+            if "view" in made.spec.tags:
+                return True  # it keeps the order of elements, so with the first extent it keeps items
+            f = _te(made)
         except (Invalid, *OPERATOR_FAILURES):
             return False
+        return is_per_item(f, self.items) and not self._loads_sizes(made, f)
 
     def _operands(self, op: Op, shape: bool) -> Iterator[Value | None]:
         for k, v in enumerate(op.operands):
@@ -202,14 +202,13 @@ class PerItemPart:
 
     def _loads_sizes(self, made: Op, f: TeFunc) -> bool:
         """Whether a copy computes with a size of the slice, where the op computes with one of the batch."""
-        read = {n.source for n in loads(*(e for s in f.stages for e in s.exprs), *(c.cond for c in f.checks))}
-        given = zip(dict.fromkeys(made.inputs), f.params, strict=True)
+        loaded = {p.name for p in f.params}
         return any(
-            p.name in read
+            name in loaded
             and (d := v.defining_op) is not None
             and d.is_dims
             and str(self.items) in symbols(*d.attrs["values"])
-            for v, p in given
+            for name, v in parameters(dict.fromkeys(made.inputs), [made]).items()
         )
 
     def _names_batch(self, v: Value) -> bool:

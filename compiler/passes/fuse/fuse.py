@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from occ.compiler.ir.access import access
-from occ.compiler.ir.build_te import build_te, is_literal
+from occ.compiler.ir.build_te import build_te, parameters
 from occ.compiler.ir.func import Func
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value
@@ -137,8 +137,7 @@ def _pointwise(f: TeFunc, op: Op, inputs: list[Value]) -> set[Value]:
     here = position(stage.axes)
     elsewhere = {n.source for n in walk(stage.expr) if isinstance(n, Load) and n.index != here}
     shapes = {p.name: p.type.dims for p in f.params}
-    loaded = [v for v in inputs if not is_literal(v, [op])]
-    names = {f"p{k}": v for k, v in enumerate(loaded)}
+    names = parameters(inputs, [op])
     return {names[n] for n in shapes if n not in elsewhere and shapes[n] == stage.shape}
 
 

@@ -12,7 +12,7 @@ from occ.compiler.diagnostics import Diagnostic, Invalid, Unresolved, shorten
 from occ.compiler.interp.quotient import without_quotients
 from occ.compiler.interp.symbolic import elements
 from occ.compiler.ir import dim
-from occ.compiler.ir.build_te import LARGEST_KNOWN, Elements, build_te, is_literal, static_elements
+from occ.compiler.ir.build_te import LARGEST_KNOWN, Elements, build_te, parameters, static_elements
 from occ.compiler.ir.builder import OPERATOR_FAILURES
 from occ.compiler.ir.deferred import deferred_types, has_unknown_rank, result_types
 from occ.compiler.ir.dim import Dim, Sym
@@ -272,7 +272,7 @@ class _Inference:
             f = build_te("shape", [op], tensors, results, self.elements)
         except Unresolved:
             return
-        order = {f"p{k}": v for k, v in enumerate(v for v in tensors if not is_literal(v, [op]))}
+        order = parameters(tensors, [op])
         found = elements(f, [self._evaluated(order[p.name]) for p in f.params])
         self.known |= {
             v: e for v, e in zip(results, found, strict=True) if e is not None and any(x is not None for x in e)
