@@ -10,7 +10,12 @@ from typing import Any
 from occ.compiler.diagnostics import error
 
 # What is a dict, with an example of one.
-_MAPPINGS = {"shapes": '{"x": (1, 3, 224, 224)}', "dims": '{"batch": 4}', "options": '{"optimize": 2}'}
+_MAPPINGS = {
+    "shapes": '{"x": (1, 3, 224, 224)}',
+    "dims": '{"batch": 4}',
+    "options": '{"optimize": 2}',
+    "inputs": '{"x": array}',
+}
 
 
 def names_of(given: Any) -> tuple[Any, ...]:

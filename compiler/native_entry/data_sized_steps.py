@@ -16,6 +16,7 @@ from occ.compiler.native_entry.types import DOUBLE, FLOAT, I1, I8, I16, I32, I64
 from occ.compiler.native_entry.unique import emit_unique
 from occ.runtime.attributes import decode_attrs
 from occ.runtime.manifest import Step
+from occ.runtime.native.call import IMPOSSIBLE, MISFIT
 from occ.runtime.signature import numpy_dtype
 
 _INTEGERS = {1: I8, 2: I16, 4: I32, 8: I64}
@@ -118,9 +119,9 @@ def emit_sizes(e: RoutineEmitter, k: int, step: Step) -> dict[str, Any]:
     for at, (n, known, most) in enumerate(zip(elements, a["defines"], a["upper_bounds"], strict=True)):
         e.support.store(e.b, n, out, 8 * at)
         if isinstance(known, str) and known in found:
-            e.require_that(e.b.icmp_signed(">=", n, I64(0)), k)
             limit = e.b.select(none, I64(LARGEST), i64(sizes.of(most)))
-            e.require_that(e.b.icmp_signed("<=", n, limit), k)
+            outside = e.b.or_(e.b.icmp_signed("<", n, I64(0)), e.b.icmp_signed(">", n, limit))
+            e.fail_if(outside, MISFIT, k, I32(IMPOSSIBLE), n, limit)
             e.require(n, found[known], k)
         else:
             e.require(n, e.sizes.of(known), k)

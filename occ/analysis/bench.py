@@ -10,7 +10,7 @@ import numpy as np
 
 from occ.analysis.inspect import is_artifact
 from occ.api import Shapes, compile  # noqa: A004
-from occ.arguments import checked_sizes, names_of
+from occ.arguments import checked_mapping, checked_sizes, names_of
 from occ.benchmark import PEERS, Comparison, compare
 from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
@@ -47,7 +47,7 @@ def bench(
 
     Raises:
         ValueError: a runtime is unknown, `rounds` is not a number from 1 on, or there is no ONNX model for it.
-        CompileError: the model cannot be compiled; OCC0205, OCC0603 `dims` is invalid. RunError: it cannot be run.
+        CompileError: the model cannot be compiled; OCC0205, OCC0603 an argument is invalid. RunError: it cannot be run.
     """
     if unknown := [p for p in names_of(against) if p not in PEERS]:
         raise ValueError(f"against takes {', '.join(PEERS)}, not {unknown[0]!r}")
@@ -59,5 +59,5 @@ def bench(
         onnx = onnx or path
     if against and not onnx:
         raise ValueError("the others need the model: onnx=, a path or bytes")
-    inputs = inputs or random_inputs(session, checked_sizes(dims), np.random.default_rng(0))
+    inputs = checked_mapping("inputs", inputs) or random_inputs(session, checked_sizes(dims), np.random.default_rng(0))
     return compare(session, onnx, inputs, names_of(against), rounds=rounds)

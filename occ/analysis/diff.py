@@ -17,6 +17,7 @@ from occ.analysis.onnx_graph import exposed, loaded, with_data
 from occ.analysis.oracles import PLAIN, Arrays, CannotCompare, oracle
 from occ.analysis.rows import Row
 from occ.api import Shapes, settings_of
+from occ.arguments import checked_mapping, checked_sizes
 from occ.compiler.compare import difference, gaps
 from occ.compiler.diagnostics import error
 from occ.compiler.driver.sessions import compile_model
@@ -137,7 +138,7 @@ def diff(
         raise error("OCC0603", text, help="0.01 is a hundredth of the largest value")
     chosen = node or ("" if every_node else None)
     settings = settings_of(target, shapes, None, options, rules=rules)
-    given = Given(onnx, inputs, dict(dims or {}))
+    given = Given(onnx, checked_mapping("inputs", inputs) or None, checked_sizes(dims))
     return compared(model, settings, against, given, Allowed(tolerance, absolute), chosen, simulate=simulate)
 
 

@@ -21,7 +21,7 @@ import numpy as np
 from occ.analysis.per_op import joined
 from occ.analysis.report_graph import graph_data
 from occ.api import Shapes, settings_of
-from occ.arguments import checked_sizes
+from occ.arguments import checked_mapping, checked_sizes
 from occ.compiler.diagnostics import error
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import open_session
@@ -40,6 +40,7 @@ if TYPE_CHECKING:
     from occ.runtime.session import Session
 
 STAGES = ("imported", "inferred", "canonical", "fused", "layout", "scheduled")
+AGAINST = ("onnxruntime", "none")
 PAGE_SUFFIXES = ("", ".html", ".htm")
 
 
@@ -71,17 +72,25 @@ def report(
             model is an ONNX file, or `none`.
 
     Raises:
-        CompileError: the model cannot be compiled; OCC0605 `out` has the name of another format. RunError: it cannot be
-            run.
+        CompileError: the model cannot be compiled; OCC0602, OCC0603 an argument is invalid; OCC0605 `out` has the name
+            of another format. RunError: it cannot be run.
     """
     if out is not None and Path(out).suffix.lower() not in PAGE_SUFFIXES:
         remedy = f"name it `{Path(out).with_suffix('.html')}`"
         raise error("OCC0605", f"a report is a page in HTML, not `{out}`", help=remedy)
-    settings = settings_of(target, shapes, None, options, rules=rules)
-    page = page_of(model, settings, Measuring(stage, inputs, checked_sizes(dims), threads, against))
+    _refuse(stage, against)
+    how = Measuring(stage, checked_mapping("inputs", inputs), checked_sizes(dims), threads, against)
+    page = page_of(model, settings_of(target, shapes, None, options, rules=rules), how)
     if out is not None:
         Path(out).write_text(page, "utf-8")
     return page
+
+
+def _refuse(stage: str, against: str) -> None:
+    if stage not in STAGES:
+        raise error("OCC0602", f"a report shows no stage {stage!r}", help=f"stages: {', '.join(STAGES)}")
+    if against not in AGAINST:
+        raise error("OCC0603", f"against is {against!r}", help=f"one of {', '.join(AGAINST)}")
 
 
 @dataclass(frozen=True)

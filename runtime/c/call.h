@@ -37,7 +37,7 @@ struct occ_call {
     const int64_t *symbols;       // the values of all symbols, for a step that runs functions
     int32_t request;
     int32_t observed;             // if not 0, `host` is called before and after each kernel
-    int64_t got, wanted;          // of OCC_MISFIT: two sizes that should be equal; of a kernel: its operations, and the bytes of its tensors
+    int64_t got, wanted;          // of OCC_MISFIT: two sizes that should be equal (`detail` 0), or an extent and its bound (1); of a kernel: its operations, and the bytes of its tensors
     const int64_t *room;          // bytes at `outputs` for each output with unbounded extents; null for none
 };
 

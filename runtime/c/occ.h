@@ -60,8 +60,9 @@ typedef struct occ_port {
    Input:  `data`, `rank` and `extents`. `dtype` is compared with the model's unless it is OCC_ANY, and `bytes` with the size
            unless it is 0.
    Output: with `data` null, the library allocates. Otherwise `bytes` is its size. A run fills in `dtype`, `rank` and
-           `extents`. Memory that the library has allocated is reused by later runs, and grows if necessary. Memory of the
-           caller that is not aligned to 64 bytes costs a copy. Outputs must not overlap inputs or each other. */
+           `extents`; these are 0 after a run that failed. Memory that the library has allocated is reused by later runs, and
+           grows if necessary. Memory of the caller that is not aligned to 64 bytes costs a copy. Outputs must not overlap
+           inputs or each other. */
 typedef struct occ_tensor {
     void *data;
     size_t bytes;

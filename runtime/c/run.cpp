@@ -158,6 +158,10 @@ int explain(const occ_model *m, int32_t code, const Block *b) {
     }
     if (code == OCC_HOST) return fail(m, OCC_ERROR_UNSUPPORTED, "node `%s` needs Python", nodes);
     if (code == OCC_NO_MEMORY) return fail(m, OCC_ERROR_MEMORY, "there is no memory for a size computed by the run");
+    if (code == OCC_MISFIT && b->call.detail == 1) {
+        const long long found = b->call.got;
+        return fail(m, OCC_ERROR_RUN, "the operands of node `%s` require an extent of %lld", nodes, found);
+    }
     if (code == OCC_MISFIT) return fail(m, OCC_ERROR_RUN, "node `%s` returned other sizes than the model declares", nodes);
     if (b->call.detail == kNoMemory) {
         return fail(m, OCC_ERROR_MEMORY, "there is no scratch memory for the kernel of node `%s`", nodes);
@@ -283,7 +287,7 @@ int make_room(const Run &run, size_t k, const int64_t *extents) {
     run.block->outputs[k] = nullptr;  // memory of an earlier run, which room_for may free
     if (int status = room_for(run.model, p, size_t(size), t)) return status;
     run.block->outputs[k] = is_aligned(t.data) ? t.data : aligned_memory(rounded(size_t(size)) + kAlignment);
-    if (run.block->outputs[k]) return OCC_OK;
+    if (run.block->outputs[k] || !size) return OCC_OK;
     return fail(run.model, OCC_ERROR_MEMORY, "there is no memory for the %lld bytes of the output `%s`", (long long)size, p.name);
 }
 
@@ -356,6 +360,18 @@ int sizes_in(occ_model *m, Block *b, const occ_tensor *inputs, size_t n, occ_ten
     return OCC_OK;
 }
 
+// A run that fails has no results: no tensor shows those of an earlier run, or extents that are not known yet.
+int or_clear(int status, const occ_model *m, occ_tensor *outputs, size_t o) {
+    if (!status || !m || !outputs || o != m->facts->outputs.count) return status;
+    for (size_t k = 0; k < o; k++) {
+        const occ_port &p = m->ports[m->facts->inputs.count + k];
+        outputs[k].dtype = p.dtype;
+        outputs[k].rank = p.rank < 0 ? 1 : p.rank;
+        memset(outputs[k].extents, 0, sizeof outputs[k].extents);
+    }
+    return status;
+}
+
 using Work = int(occ_model *, Block *, const occ_tensor *, size_t, occ_tensor *, size_t);
 
 int with_block(Work *work, occ_model *m, const occ_tensor *inputs, size_t n, occ_tensor *outputs, size_t o, bool with_data) {
@@ -373,7 +389,7 @@ int with_block(Work *work, occ_model *m, const occ_tensor *inputs, size_t n, occ
 }  // namespace
 
 extern "C" int occ_run(occ_model *m, const occ_tensor *inputs, size_t n, occ_tensor *outputs, size_t o) {
-    return with_block(run_in, m, inputs, n, outputs, o, true);
+    return or_clear(with_block(run_in, m, inputs, n, outputs, o, true), m, outputs, o);
 }
 
 extern "C" int occ_output_extents(occ_model *m, const occ_tensor *inputs, size_t n, occ_tensor *outputs, size_t o) {

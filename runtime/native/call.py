@@ -15,6 +15,7 @@ UNKNOWN = -(1 << 63)  # an unknown size
 
 # Return codes of a call.
 DONE, MEMORY, INPUTS, KERNEL, CHECK, MISFIT, VERSION, HOST, NO_MEMORY = range(9)
+IMPOSSIBLE = 1  # `detail` of MISFIT in a step: `got` is no extent, or more than `wanted`
 
 # Requests to the host: run a step; run it, report the sizes that it produces, and keep its results; write the kept
 # results; allocate an output; note that a kernel begins, and that it has ended.

@@ -64,9 +64,12 @@ int main(void) {
     if (m_run(model, &p) || mine.data != own || mine.extents[0] != 8 || own[7] != 7) return 6;
     limit = 9;
     if (m_run(model, &p) != OCC_ERROR_CAPACITY || own[7] != 7) return 7;
+    if (mine.rank != 1 || mine.extents[0] || found.rank != 2 || found.extents[0] || found.extents[1]) return 8;
     p.counted = NULL;
-    if (m_run(model, &p) != OCC_ERROR_ARGUMENT) return 8;
+    if (m_run(model, &p) != OCC_ERROR_ARGUMENT) return 9;
     puts(occ_error_text(model));
+    limit = 0; /* an output without elements needs no memory */
+    if (m_run(model, &p)) return 10;
     occ_free(&found);
     occ_free(&flat);
     occ_close(model);

@@ -28,10 +28,12 @@ def main() -> None:
 @click.option("--passes", default=1, show_default=True, help="Targets of whose passes a graph sees the result.")
 @click.option("--jit", default=8, show_default=True, help="Native code of `cpu-jit` for one graph in so many.")
 @click.option("--cpu", default=64, show_default=True, help="Native code of `cpu` for one graph in so many.")
+@click.option("-C", "given", multiple=True, metavar="KEY=VALUE", help="Options of `cpu`, as of `occ build`.")
 @click.option("--out", type=click.Path(path_type=Path), default=FOLDER / "graphs", show_default=True)
 def graphs(
-    minutes: float, seed: int | None, count: int, profiles: tuple[str, ...], passes: int, jit: int, cpu: int, out: Path
-) -> None:
+    minutes: float, seed: int | None, count: int, profiles: tuple[str, ...], passes: int, jit: int, cpu: int,
+    given: tuple[str, ...], out: Path,
+) -> None:  # fmt: skip
     """Random graphs on every target, against onnxruntime and onnx.reference."""
     from tools.fuzz.campaign import Summary, campaign
     from tools.fuzz.graphs import Graphs, report, steered
@@ -39,7 +41,8 @@ def graphs(
 
     file = out / "summary.json"
     first = Summary.read(file).next if seed is None else seed
-    work = Graphs(out / "failing", profiles or tuple(PROFILES), jit, cpu, passes)
+    options = dict(o.split("=", 1) for o in given)
+    work = Graphs(out / "failing", profiles or tuple(PROFILES), jit, cpu, passes, options=options)
 
     def tell(summary: Summary, block: int) -> None:
         work.steer = steered(summary, block)

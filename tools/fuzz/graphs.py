@@ -5,8 +5,10 @@ from __future__ import annotations
 import json
 import re
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -35,6 +37,7 @@ class Graphs:
         jit, cpu: native code of a target is built for one graph in this many; 0 for none.
         passes: of how many targets a graph goes through the passes; they take turns.
         steer: factors of the weights of operators.
+        options: of `cpu`, in addition to those drawn for a graph, such as a sanitizer.
     """
 
     folder: Path
@@ -43,6 +46,7 @@ class Graphs:
     cpu: int = 64
     passes: int = 1
     steer: dict[str, float] | None = None
+    options: dict[str, str] = field(default_factory=dict)
 
     def __call__(self, first: int, last: int, say: Say) -> None:
         """Do the graphs of some seeds, and say what came out."""
@@ -87,13 +91,19 @@ class Graphs:
         """The kernels of many graphs in a few translation units, into the cache."""
         from occ.compiler.tuning.warm import warm
 
-        for options in {json.dumps(Runner(c).options["cpu"]) for c in cases}:
-            chosen = [(str(c.seed), c.model) for c in cases if json.dumps(Runner(c).options["cpu"]) == options]
+        found = [(json.dumps(self._runner(c).options["cpu"]), c) for c in cases]
+        for options in {o for o, _ in found}:
+            chosen = [(str(c.seed), c.model) for o, c in found if o == options]
             warm(chosen, Settings("cpu", options=json.loads(options)))
+
+    def _runner(self, case: Case, listeners: Sequence[Any] = ()) -> Runner:
+        runner = Runner(case, listeners)
+        runner.options = {**runner.options, "cpu": {**runner.options["cpu"], **self.options}}
+        return runner
 
     def _case(self, case: Case, ways: list[str], say: Say, *, cases: bool = True) -> None:
         cover = Cover()
-        found = list(outcomes(Runner(case, [cover]), ways))
+        found = list(outcomes(self._runner(case, [cover]), ways))
         wrong = [o for o in found if o.kind in WRONG]
         if wrong:
             write(case, wrong, self.folder)

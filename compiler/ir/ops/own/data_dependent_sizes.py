@@ -110,7 +110,7 @@ class RangeCount:
         def count(_):
             if start.dtype.is_float:
                 steps = cast(F64, end - first) / cast(F64, step)
-                return where(steps > 0, cast(I64, minimum(call("ceil", steps), float(LARGEST + 1))), literal(0, I64))
+                return where(steps > 0, cast(I64, minimum(call("ceil", steps), float(1 << 62))), literal(0, I64))
             b, e, s = (cast(I64, x) for x in (first, end, step))
             span, stride = where(s > 0, e - b, b - e), maximum(where(s > 0, s, -s), 1)
             return where(span > 0, (span - 1) // stride + 1, literal(0, I64))
