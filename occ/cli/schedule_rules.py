@@ -40,12 +40,9 @@ def show_why(compilation: Compilation, kernel: str, *, as_json: bool) -> None:
         CompileError: OCC0205 there is no such kernel.
     """
     from occ.compiler.diagnostics import error
-    from occ.compiler.ir.module import nodes_of
 
-    log, nodes = _log(compilation), nodes_of(compilation.module)
     kernel = kernel.removeprefix("@")
-    names = {name for name, found in nodes.items() if kernel == name or any(kernel in n.split(", ") for n in found)}
-    answers = [a for a in log.answers if a.function in names]
+    answers = _log(compilation).about(kernel)
     if not answers:
         help_ = f"`occ dump {compilation.context.source} --stage scheduled` shows the names"
         raise error("OCC0205", f"the model has no kernel `{kernel}` that is scheduled", help=help_)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 from building import model_of
 from click.testing import CliRunner
 
+from occ.cli.dump import command as dump
 from occ.cli.rules import command
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation, Settings
@@ -153,6 +155,24 @@ def test_why_says_what_each_rule_answered(net: str) -> None:
     assert "elementwise" not in {a["rule"] for a in answers}, "it comes later"
     kernel = str(answers[0]["kernel"])
     assert rules(net, "--why", kernel) == answers
+
+
+def test_why_knows_layers_that_share_a_kernel(tmp_path: Path) -> None:
+    text = """g (float[64,96] x) => (float[64,160] z) {
+        h = MatMul(x, w0) y = Relu(h) i = MatMul(y, w1) z = Relu(i)
+    }"""
+    weights = {"w0": np.ones((96, 128), np.float32), "w1": np.ones((128, 160), np.float32)}
+    path = tmp_path / "layers.onnx"
+    path.write_bytes(model_of(text, weights).SerializeToString())
+    first, second = (rules(str(path), "-O", "2", "--why", node) for node in ("MatMul#1", "MatMul#3"))
+    (kernel,) = {a["kernel"] for a in (*first, *second)}
+    assert "packed_contraction" in {a["rule"] for a in first if a["applies"]}
+    dumped = CliRunner().invoke(dump, [str(path), "-t", "cpu", "-O", "2", "--stage", "scheduled"]).stdout
+    assert f"te @{kernel}[" in dumped
+    asked = rules(str(path), "-O", "2", "--why", str(kernel))
+    assert {str(a) for a in asked} == {str(a) for a in (*first, *second)}
+    assert len(asked) == len({str(a) for a in asked})
+    assert len({a["kernel"] for n in ("MatMul#1", "MatMul#3") for a in rules(str(path), "-O", "3", "--why", n)}) == 2
 
 
 @pytest.mark.parametrize(("words", "code"), [(["--why", "nothing"], "OCC0205"), (["-t", "cpu-jit"], "OCC0602")])

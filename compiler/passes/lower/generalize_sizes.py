@@ -48,6 +48,8 @@ class GeneralizeSizes(Pass):
             made[name] = names.setdefault(text, new), shared
             del m.te[name]
             m.te.setdefault(made[name][0], shared.function.with_name(made[name][0]))
+        if ctx.schedule_log is not None:
+            ctx.schedule_log.kernels |= {old: new for old, (new, _) in made.items()}
         for op in m.walk():
             if op.name == "call" and op.attrs["te"] in made:
                 name, shared = made[op.attrs["te"]]

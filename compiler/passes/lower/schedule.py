@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import ClassVar
 
-from occ.compiler.ir.module import Module
+from occ.compiler.ir.module import Module, nodes_of
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import Hint
@@ -40,6 +40,8 @@ class Schedule(Pass):
         hints = ctx.tune(m) if ctx.tune is not None else {}
         m.te |= {name: replace(m.te[name], hint=hint) for name, hint in hints.items()}
         log = Log() if ctx.schedule_log is None else ctx.schedule_log
+        if log.keep:
+            log.nodes |= nodes_of(m)
         variants = VARIANTS if self.variants else BRIEF_VARIANTS
         make = plain if self.fallback else partial(scheduled, rules=(*ctx.schedule_rules, *RULES), variants=variants)
         made = {name: make(f, ctx.machine, log) for name, f in m.te.items() if not f.halide}

@@ -138,13 +138,27 @@ class Log:
         fired: how often each applied, by name.
         seconds: time spent in each, by name.
         answers: all answers in order, if they are kept.
+        nodes: the ONNX nodes that each te function computes, by its name, if answers are kept.
+        kernels: the kernel that a te function became, by its name, where it was made one with others.
         keep: whether answers are kept.
     """
 
     fired: Counter[str] = field(default_factory=Counter)
     seconds: dict[str, float] = field(default_factory=dict)
     answers: list[Answer] = field(default_factory=list)
+    nodes: dict[str, list[str]] = field(default_factory=dict)
+    kernels: dict[str, str] = field(default_factory=dict)
     keep: bool = False
+
+    def about(self, name: str) -> list[Answer]:
+        """The answers for a kernel or a node, with the names of kernels; each once where layers share a kernel."""
+        asked = {
+            f
+            for f, nodes in self.nodes.items()
+            if name in (f, self.kernels.get(f)) or any(name in n.split(", ") for n in nodes)
+        }
+        found = (a for a in self.answers if a.function in asked)
+        return [*dict.fromkeys(replace(a, function=self.kernels.get(a.function, a.function)) for a in found)]
 
     def ask(self, rule: ScheduleRule, f: TeFunc, machine: Machine) -> TeFunc | None:
         """The function as a rule rewrites it, its directives marked with the rule's name; None if it declines."""
