@@ -48,6 +48,15 @@ def test_sizes_as_data(target: str) -> None:
         np.testing.assert_array_equal(y, exact)
 
 
+@pytest.mark.toolchain
+@pytest.mark.parametrize("level", ["2", "3"])
+def test_empty_tensors_may_have_long_axes(level: str) -> None:
+    model = model_of("g (float[0, 3000000000] x) => (float[a, b] y) { y = Transpose <perm = [1, 0]> (x) }")
+    session = occ.compile(model, target="cpu", options={"optimize": level})
+    (y,) = session(np.zeros((0, 3000000000), np.float32))
+    assert y.shape == (3000000000, 0)
+
+
 def test_tensors_that_are_too_large_are_refused() -> None:
     """A run whose result has 2**32 elements; of inputs that have few."""
     model = model_of(

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from math import lcm
 
 from occ.compiler.ir.build_te import occurring
-from occ.compiler.ir.dim import Dim, Sym, evaluate, monomial, product, substitute, symbol, symbols
+from occ.compiler.ir.dim import Dim, Sym, evaluate, monomial, substitute, symbol, symbols
 from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.layout import ROW
 from occ.compiler.ir.te.expr import COMPARISONS, Axis, Binary, Const, Expr, Index, Load, Reduce, wrap
@@ -22,9 +22,11 @@ from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.te.bind_dims import bind_dims, with_dims, without_whole_parts
 from occ.compiler.passes.te.dim_names import named_by_role
+from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
 from occ.compiler.passes.te.measured_extents import SMALL, measured_axes
 from occ.compiler.passes.te.scaled_dims import scaled
+from occ.runtime.dims import MOST_COUNTED
 
 _NEAR = 8  # how much a derived size may differ from a multiple of another one: borders of windows
 
@@ -238,8 +240,13 @@ class _Sizes:
         within = layout.within
         if layout == ROW and self.of_parts and len(shape) > 1 and isinstance(shape[-1], Sym):
             within = ((len(shape) - 1, p.type.dims[-1]),)
-        around = tuple((k, self._symbol(n)) for k, n in within)
+        around = tuple((k, n if self._is_pitch(n) else self._symbol(n)) for k, n in within)
         return replace(p, type=TensorType(p.type.dtype, shape, replace(layout, within=around)))
+
+    def _is_pitch(self, n: Dim) -> bool:
+        """Whether a distance of rows is a dim of its own already."""
+        extents = (d for p in (*self.f.params, *self.f.results) for d in p.type.dims)
+        return isinstance(n, Sym) and n.is_symbol and not symbols(n).keys() & symbols(*extents).keys()
 
     def _dim(self, slot: Slot, extent: Dim) -> Dim:
         return self.size.get(self._root(slot), extent) if isinstance(extent, int) else extent
@@ -261,8 +268,8 @@ class _Sizes:
         n = self.number[root]
         facts = [self.facts.axes[s] for (s, k) in self._members(root) if k < 0]
         measured = not self.measured.isdisjoint(self._members(root))
-        if n <= SMALL or n in self.kept or measured or _is_known(facts):
-            self.size[root] = n
+        if not SMALL < n <= MOST_COUNTED or n in self.kept or measured or _is_known(facts):
+            self.size[root] = n  # beyond what kernels count: an axis of an empty tensor
             return
         by = lcm(*(x.multiple_of for x in facts), *(t for t in self._tiles(root) if n % t == 0))
         least = max((x.at_least for x in facts), default=1)
@@ -285,15 +292,13 @@ class _Sizes:
             return
         if _is_known([self.facts.axes[m] for m, at in self._members(root) if at < 0]):
             return
-        axes = self._axes(s)
-        d = to_dim(self._lifted(i, s, n), axes)
+        d = to_dim(self._lifted(i, s, n), self._axes(s))
         if d is None:
             return
         for name in symbols(d):
             if is_axis(name):
                 self._base((axis_of(name), -1))
-        axes = self._axes(s)
-        d = to_dim(self._lifted(i, s, n), axes)
+        d = to_dim(self._lifted(i, s, n), self._axes(s))
         assert d is not None
         last = {axis_symbol(a.name): self._extent(a) - 1 for a in _axes_of(s)}
         top = substitute(d, last)
@@ -382,19 +387,8 @@ class _Sizes:
 
         def args(k: int, d: Directive) -> tuple[Arg, ...]:
             if d.call == "fetch_ahead":
-                return (d.args[0], *_panels(d, self.f, next(p.type for p in params if p.name == d.args[0])))
+                return (d.args[0], *bytes_of_panels(d, self.f, next(p.type for p in params if p.name == d.args[0])))
             return (*d.args[:3], lengths[k], *d.args[4:]) if k in lengths else d.args
 
         kept = [d.call != "fetch_ahead" or not cut_short(self.f, d.stage) for d in self.f.schedule]
         return tuple(replace(d, args=args(k, d)) for k, d in enumerate(self.f.schedule) if kept[k])
-
-
-def _panels(d: Directive, f: TeFunc, general: TensorType) -> list[Arg]:
-    """Bytes of a panel, and of those used in turn, in terms of the tensor's sizes."""
-    fixed = next(p.type for p in f.params if p.name == d.args[0])
-    first, *_ = sizes = [n for n in d.args[1:] if isinstance(n, int)]
-    for k in range(1, len(fixed.physical) + 1):
-        before, after = (product(t.physical[-k:]) * t.dtype.itemsize for t in (fixed, general))
-        if before == first:
-            return [after * (n // first) if n % first == 0 else n for n in sizes]
-    return list(d.args[1:])

@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from math import gcd, lcm
 
 from occ.compiler.ir.build_te import occurring
-from occ.compiler.ir.dim import Dim, Sym, Symbol, build, symbol, symbols, terms_of
-from occ.compiler.ir.te.function import TeFunc
+from occ.compiler.ir.dim import Dim, Sym, Symbol, build, lower, monomial, symbol, symbols, terms_of
+from occ.compiler.ir.te.function import TeFunc, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost
 from occ.compiler.passes.te.bind_dims import with_dims
 from occ.compiler.passes.te.loop_facts import loop_facts
@@ -17,19 +17,23 @@ def scaled(f: TeFunc, smallest: int) -> tuple[TeFunc, dict[str, int]]:
     """The function with dims instead of products, and each dim's factor by name.
 
     `%x: f32[12544*N, 32]` in tiles of 8 rows --> `%x: f32[8*N, 32]`, and a call passes `1568*N`
+    What a call passes is at most the extent of an axis, since kernels count dims in 32 bits. Numbers that are data may
+    be larger: `y[0] = dim(10000000*N)` keeps N.
 
     Args:
         f: scheduled.
         smallest: numbers up to this are left alone.
     """
     dims = list(_all_dims(f))
+    extents = [*_extents(f)]
     facts = loop_facts(f)
     parts: dict[str, tuple[int, int]] = {}
     for name in f.dims:
         if (times := _times(name, dims)) > smallest:
             axes = (a for s in f.stages for a in s.axes if name in symbols(a.extent))
             part = gcd(times, lcm(*(facts.axes[a.name].multiple_of for a in axes)))
-            parts[name] = times, part
+            if any(_is_at_most(times // part, name, d) for d in extents):
+                parts[name] = times, part
     if not parts:
         return f, {}
     return with_dims(f, lambda d: _put(d, parts)), {n: t // part for n, (t, part) in parts.items()}
@@ -42,6 +46,19 @@ def _all_dims(f: TeFunc) -> Iterator[Dim]:
             yield from (a.left, a.right)
         elif isinstance(a, Sym):
             yield a
+
+
+def _extents(f: TeFunc) -> Iterator[Dim]:
+    for p in (*f.params, *f.results):
+        yield from p.type.dims
+    for s in f.stages:
+        yield from (a.extent for a in (*s.axes, *reduce_axes(*s.exprs[:1])))
+
+
+def _is_at_most(times: int, name: str, extent: Dim) -> bool:
+    """Whether that many times a dim are certainly at most an extent."""
+    known = symbols(extent).get(name)
+    return known is not None and lower(extent - times * monomial((known, 1))) >= 0
 
 
 def _times(name: str, dims: list[Dim]) -> int:
