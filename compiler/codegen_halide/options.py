@@ -56,7 +56,7 @@ class CpuOptions(NativeOptions):
         best = best_of(stored)
         if best < 0 or find_cxx() is not None:
             return made
-        return replace(made, halide_target=stored[best], level=made.level if "optimize" in given else "2")
+        return replace(made, halide_target=stored[best])
 
     @property
     def machine(self) -> Machine:

@@ -77,10 +77,10 @@ class NativeOptions(JitOptions):
         key="halide.target",
     )
     level: Literal["1", "2", "3"] = option(
-        "3",
-        "as `-O` of the command line: `3` makes kernels for the sizes of the model; on `cpu`, `2` makes them for any "
-        "sizes that their schedules allow, so that layers, models and builds with the same structure share them; "
-        "`1` also omits methods and schedule variants that take long to compile",
+        "2",
+        "as `-O` of the command line: on `cpu`, `2` makes kernels for any sizes that their schedules allow, so that "
+        "layers, models and builds with the same structure share them; `3` makes them for the sizes of the model; "
+        "`1` is as `2`, without methods and schedule variants that take long to compile",
         key="optimize",
     )
 

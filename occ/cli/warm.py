@@ -25,8 +25,8 @@ _UNIT = 32  # kernels compiled together: the work lost if a run is killed
 def command(models: tuple[str, ...], level: str | None, workers: str | None, as_json: bool) -> int:
     """Compile the kernels of many models for target `cpu` together, so that building each of them takes no compiler.
 
-    Without models, those that usual networks need at -O2: builds at -O2 then find most of theirs. What an earlier run
-    compiled is there already, also one that was ended. A model that cannot be compiled is reported, and does not keep
+    Without models, those that usual networks need: builds then find most of theirs. What an earlier run compiled is
+    there already, also one that was ended. A model that cannot be compiled is reported, and does not keep
     the others back.
     """
     from occ.compiler.diagnostics import shorten
@@ -36,7 +36,7 @@ def command(models: tuple[str, ...], level: str | None, workers: str | None, as_
 
     with progress() as tell:
         others = options.workers_at(workers)
-        settings = Settings("cpu", options={"optimize": level or ("3" if models else "2")})
+        settings = Settings("cpu", options={"optimize": level} if level else {})
         try:
             made = warm(_sources(models), settings, kernels_per_unit=_UNIT, workers=others, progress=tell)
         except ModuleNotFoundError as e:

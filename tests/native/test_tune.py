@@ -140,7 +140,7 @@ def test_winners_are_used_and_remembered(tmp_path: Path, monkeypatch: pytest.Mon
     session = open_artifact(first.artifact(), 1)
     (found,) = looked.done
     assert (found.hint, found.uses, found.remembered, looked.left) == ("unroll=2", 1, False, 0)
-    assert first.module.te[found.kernel].hint == "unroll=2"
+    assert [f.hint for f in first.module.te.values()] == ["unroll=2"]
     assert f"{found.kernel}: unroll=2: MatMul" in looked.table()
     assert "tuned 1 of 1 kernels (0 remembered, 0 not looked at)" in looked.table()
     for n in (1, 50):
@@ -170,7 +170,7 @@ def test_nothing_is_measured_without_time_and_a_spoilt_entry_counts_for_nothing(
 
 
 def test_symbolic_sizes_are_typical_ones_and_within_a_cache() -> None:
-    (f,) = [f for f in unscheduled(convolution(1, 1, "h")) if f.name.startswith("conv")]
+    (f, *_) = unscheduled(convolution(1, 1, "h"))
     (size,) = Operands(f).sizes.values()
     assert size == 64
     (f,) = unscheduled(model_of("g (float[n, 3000, 100] x) => (float[n, 3000, 100] y) { y = Relu(x) }"))

@@ -115,6 +115,12 @@ def test_sums_in_one_order_have_the_same_bits(name):
         np.testing.assert_array_equal(made, wanted)
 
 
+def test_kernels_are_for_any_sizes_by_default():
+    text, weights, shared = NETS["products"]
+    plan = occ.compile(model_of(text, weights), target="cpu").artifact.manifest.plan
+    assert len({s.name for s in plan.steps if s.kind == "kernel"}) == shared
+
+
 def test_layers_that_differ_in_a_learned_scale_share_a_kernel():
     text = """g (float[24,32] x) => (float[24,32] y) {
         h = MatMul(x, w0) a = Mul(h, s0) r = Relu(a) i = MatMul(r, w1) b = Mul(i, s1) y = Relu(b)

@@ -141,14 +141,16 @@ SIZES = [
 ]
 
 
-def test_blocks_of_symbolic_sizes_are_one_code_for_all() -> None:
+@pytest.mark.parametrize("level", ["2", "3"])
+def test_blocks_of_symbolic_sizes_are_one_code_for_all(level: str) -> None:
     """As many rows of tiles as a run has room for in a block are the same loops; variants are compiled one by one."""
-    m, *_ = model("h", "w", 64, 64, [1, 1, 1, 1], "n")
-    (f,) = (
-        f for f in Compilation(m, Settings("cpu")).advance("scheduled").te.values() if f.name.startswith("winograd")
-    )
+    net, *_ = model("h", "w", 64, 64, [1, 1, 1, 1], "n")
+    m = Compilation(net, Settings("cpu", options={"optimize": level})).advance("scheduled")
+    (call,) = (op for op in m.walk() if str(op.attrs.get("te")).startswith("winograd"))
+    f = m.te[call.attrs["te"]]
     assert not [d for d in f.schedule if d.call == "specialize"]
-    assert [str(d) for d in f.schedule if "dim<max(1, 30//" in str(d)]
+    rows = [str(d) for d in (f.schedule if level == "3" else call.attrs["dims"])]
+    assert [d for d in rows if "max(1, 30//" in d]
 
 
 @pytest.mark.toolchain

@@ -253,10 +253,10 @@ def test_layers_at_other_depths_of_a_decoder_share_a_kernel() -> None:
 def convolution(channels: int, filters: int, plane: int, group: int = 1) -> onnx.ModelProto:
     """A 3 x 3 convolution of a square plane, after one that makes its operand channels-last."""
     rng = np.random.default_rng(0)
-    shapes = {"u": (channels, 8, 1, 1), "w": (filters, channels // group, 3, 3)}
+    shapes = {"u": (channels, 8, 3, 3), "w": (filters, channels // group, 3, 3)}
     w = [numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n) for n, s in shapes.items()]
     nodes = [
-        helper.make_node("Conv", ["x", "u"], ["a"]),
+        helper.make_node("Conv", ["x", "u"], ["a"], pads=[1, 1, 1, 1]),
         helper.make_node("Conv", ["a", "w"], ["y"], pads=[1, 1, 1, 1], group=group),
     ]
     x = helper.make_tensor_value_info("x", 1, [1, 8, plane, plane])
