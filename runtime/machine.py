@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import os
 import platform
 from collections.abc import Sequence
@@ -21,9 +22,16 @@ FEATURES = {
     "avx512_skylake": ("avx512f", "avx512vl", "avx512bw", "avx512dq"),
     "avx512_cannonlake": ("avx512ifma", "avx512vbmi"),
     "avx512_zen4": ("avx512_vnni", "avx512_bf16"),
+    "amx_int8": ("amx_tile", "amx_int8"),
     "arm_dot_prod": ("asimddp",),
     "arm_fp16": ("asimdhp",),
 }
+
+# The feature that Linux grants a process on request. Halide's targets have no word for it: it is a part of
+# avx512_sapphirerapids there.
+TILES = "amx_int8"
+_ASK, _TILE_DATA = 0x1023, 18  # ARCH_REQ_XCOMP_PERM and its state, Linux: Documentation/arch/x86/xstate.rst
+_ARCH_PRCTL = 158
 
 # Kinds of machines, as prefixes of Halide's targets, by their names in `platform.machine`.
 KINDS = {
@@ -38,7 +46,8 @@ _TAIL = "-no_runtime"  # the rest says how kernels are called, not where they ru
 def flags() -> frozenset[str]:
     """Flags of the processor; empty if the system does not report them."""
     first = next((p for p in processors() if "flags" in p or "Features" in p), {})
-    return frozenset(first.get("flags", first.get("Features", "")).split()) - _denied()
+    found = frozenset(first.get("flags", first.get("Features", "")).split()) - _denied()
+    return found if not found.issuperset(FEATURES[TILES]) or _tiles_allowed() else found.difference(FEATURES[TILES])
 
 
 @lru_cache
@@ -50,6 +59,14 @@ def processors() -> tuple[dict[str, str], ...]:
         return ()
     blocks = ((line.partition(":") for line in block.splitlines()) for block in text.strip().split("\n\n"))
     return tuple({name.strip(): value.strip() for name, _, value in block} for block in blocks)
+
+
+def _tiles_allowed() -> bool:
+    """Whether the system lets this process use tiles (AMX), with all its threads and children, on request."""
+    try:
+        return ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ASK, _TILE_DATA) == 0
+    except (AttributeError, OSError, TypeError):  # no such function here
+        return False
 
 
 def _denied() -> frozenset[str]:
@@ -73,6 +90,12 @@ def shown(machine: str) -> str:
     return machine.partition(_TAIL)[0]
 
 
+def with_feature(machine: str, feature: str) -> str:
+    """A machine that has a feature too."""
+    head, tail, rest = machine.partition(_TAIL)
+    return f"{head}-{feature}{tail}{rest}"
+
+
 def missing_feature(machine: str) -> str:
     """A feature that code needs and this processor lacks; empty if there is none, or nothing is known.
 
@@ -83,6 +106,11 @@ def missing_feature(machine: str) -> str:
     if not here or kind_of(machine) != KINDS.get(platform.machine()):
         return ""
     return next((f for f in machine.split("-") if not here.issuperset(FEATURES.get(f, ()))), "")
+
+
+def refused(feature: str) -> str:
+    """What to add to a message about a missing feature that the processor may have all the same."""
+    return " or its system does not allow" if feature == TILES else ""
 
 
 def features_of(found: frozenset[str]) -> list[str]:

@@ -13,7 +13,7 @@ from occ.runtime.artifact import Artifact
 from occ.runtime.device import Accelerator, CpuSubgraph, DeviceEngine
 from occ.runtime.dims import evaluate, symbols
 from occ.runtime.errors import RunError
-from occ.runtime.machine import best_of, missing_feature, shown
+from occ.runtime.machine import best_of, missing_feature, refused, shown
 from occ.runtime.manifest import Manifest
 from occ.runtime.mapped_arrays import WORTH_READING_AHEAD, read_ahead
 from occ.runtime.native.engine import NativeEngine, RunDeferred
@@ -61,7 +61,7 @@ def _for_this_machine(artifact: Artifact) -> Artifact:
     chosen = best_of(machines)
     if chosen < 0:
         lacks = next(filter(None, map(missing_feature, machines)), "")
-        why = f"this machine lacks {lacks}" if lacks else f"this machine is {platform.machine()}"
+        why = f"this machine lacks {lacks}{refused(lacks)}" if lacks else f"this machine is {platform.machine()}"
         message = f"the artifact has code for {', '.join(map(shown, machines))}; {why}"
         raise RunError("OCC0502", message, "build it for this one too, such as `--also x86-64-v2`")
     return all_[chosen]
@@ -71,7 +71,7 @@ def _native(artifact: Artifact, threads: int, run_deferred: RunDeferred | None) 
     if missing := missing_feature(artifact.manifest.machine):
         raise RunError(
             "OCC0502",
-            f"the artifact was built for a processor with `{missing}`, which this one lacks",
+            f"the artifact was built for a processor with `{missing}`, which this one lacks{refused(missing)}",
             "build it on this machine, or for it: `-t cpu -C halide.target=x86-64-linux-sse41`",
         )
     arrays = [np.ascontiguousarray(w) for w in artifact.weights]

@@ -26,8 +26,8 @@ TARGETS = {n: PROCESSORS[n] for n in ("x86-64-v4", "x86-64-v3", "x86-64-v2")} | 
 
 
 def named(name: str) -> Machine:
-    """The machine of a name."""
-    return machine_of(TARGETS[name])
+    """The machine of a name: one of `TARGETS`, or another processor."""
+    return machine_of(TARGETS.get(name) or PROCESSORS[name])
 
 
 def other() -> str:

@@ -344,8 +344,8 @@ class _Generator:
             if d.call == "fetch_ahead":
                 self._line(f"te_fetch_ahead({', '.join(self._argument(d, a) for a in d.args)});")
                 continue
-            if d.call == "fetch_beyond":
-                self._line(f"te_fetch_beyond({', '.join(map(str, (d.stage, *d.args)))});")
+            if d.call in ("fetch_beyond", "in_tiles"):
+                self._line(f"te_{d.call}({', '.join(map(str, (d.stage, *d.args)))});")
                 continue
             target = (
                 f"{d.stage}_variant{d.variant}"

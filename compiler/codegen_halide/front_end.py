@@ -39,6 +39,7 @@ def front_end() -> dict[str, str]:
         "lane_sums.h",
         "mends.h",
         "settle.h",
+        "tiles.h",
         "whole_loops.h",
         "te.cpp",
     )

@@ -60,8 +60,10 @@ class CpuOptions(NativeOptions):
 
     @property
     def machine(self) -> Machine:
-        """The CPU that `halide.target` names; with vector widths that the sanitizer supports."""
+        """The CPU that `halide.target` names; with vector widths and instructions that the sanitizer supports."""
         found = super().machine
+        if self.sanitize != "off":
+            found = replace(found, tiles=False)  # LLVM's sanitizers do not see what tiles load and store
         # LLVM's thread sanitizer ignores accesses of more than 16 bytes (getMemoryAccessFuncIndex).
         return replace(found, vector_bits=min(found.vector_bits, 128)) if self.sanitize == "thread" else found
 

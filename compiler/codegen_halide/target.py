@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from occ.compiler.codegen_halide import build as halide
 from occ.compiler.codegen_halide.compile_kernels import to_compile
 from occ.compiler.codegen_halide.emit import generator
@@ -14,20 +16,28 @@ from occ.compiler.plan.plan import cpu_manifest
 from occ.compiler.plan.specialised_plans import planned
 from occ.compiler.targets.target import KERNEL_TYPES, Build, Generated, Target, Text
 from occ.runtime.artifact import Artifact
+from occ.runtime.machine import TILES, with_feature
 
 
 def _generate(c: Build, m: Module) -> Generated:
     from occ.compiler.native_entry.build import entry_code  # LLVM takes most of a second to load
 
     setup, _ = halide.setup_for(c.options.halide_target, c.cache, c.options.sanitize)
-    machine = setup.target
-    p = planned([m, *c.specialised_modules()], lambda m: cpu_manifest(m, machine))
+    modules = [m, *c.specialised_modules()]
+    machine = _needed(modules, setup.target)
+    p = planned(modules, lambda m: cpu_manifest(m, machine))
     entry = entry_code(p.manifest, c.cache)
     built = halide.build(p.functions, p.nodes, setup, c.cache, jobs=c.jobs, entry=entry, tell=c.progress)
     objects = {name: path.read_bytes() for name, path in built.objects.items()}
     sources = {f"src/{name}": data for name, data in built.sources.items()}
     artifact = Artifact(p.manifest, p.weights, built.code, sources, _variants(c, machine))
     return Generated(artifact, NativeCode(objects, header(p.functions, ranged=False)), built.took)
+
+
+def _needed(modules: Sequence[Module], target: str) -> str:
+    """The machine that kernels need: a Halide target, and tiles (AMX) where one uses them."""
+    uses = any(d.call == "in_tiles" for m in modules for f in m.te.values() for d in f.schedule)
+    return with_feature(target, TILES) if uses else target
 
 
 def _missing(c: Build, m: Module) -> int:

@@ -11,7 +11,7 @@ import llvmlite.binding as llvm
 from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import arch_of
 from occ.compiler.objects.relocations import RELOCATIONS
-from occ.runtime.machine import features_of, flags
+from occ.runtime.machine import TILES, features_of, flags
 
 # LLVM's names for features of Halide targets.
 _FEATURES = {
@@ -86,7 +86,8 @@ def code_machine(target: str, vector_bits: int) -> CodeMachine:
             help="build with `-t cpu`",
         )
     if target == "host":
-        name, features = "-".join([arch.halide, *features_of(flags())]), llvm.get_host_cpu_features().flatten()
+        here = [f for f in features_of(flags()) if f != TILES]  # which this target does not use
+        name, features = "-".join([arch.halide, *here]), llvm.get_host_cpu_features().flatten()
         return CodeMachine(name, llvm.get_process_triple(), llvm.get_host_cpu_name(), features, vector_bits)
     named = [f"+{x}" for part in target.split("-") for x in _FEATURES.get(part, ())]
     cpu = "x86-64" if arch.kind == "x86-64" else "generic"

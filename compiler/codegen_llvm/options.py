@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
+from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.native import NativeOptions
 from occ.compiler.targets.option import option
 
@@ -19,3 +20,8 @@ class LlvmOptions(NativeOptions):
         "compile, and runs about half a microsecond faster",
         key="llvm.optimize",
     )
+
+    @property
+    def machine(self) -> Machine:
+        """The CPU that `halide.target` names, without what this target has no code for."""
+        return replace(super().machine, tiles=False)

@@ -84,6 +84,7 @@ ARCHES = (
 _V2 = "x86-64-linux-sse41"
 _V3 = f"{_V2}-avx-avx2-f16c-fma"
 _V4 = f"{_V3}-avx512-avx512_skylake"
+_SAPPHIRE = f"{_V4}-avx512_cannonlake-avx512_sapphirerapids-avxvnni"
 _ARM = "arm-64-linux"
 _ARM_82 = f"{_ARM}-arm_dot_prod-arm_fp16"
 _ARM_32 = "arm-32-linux-armv7s"
@@ -95,7 +96,8 @@ _WASM = "wasm-32-wasmrt-wasm_simd128"
 PROCESSORS = {
     "x86-64": "x86-64-linux", "x86-64-v2": _V2, "x86-64-v3": _V3, "x86-64-v4": _V4, "haswell": _V3, "skylake": _V3,
     "znver1": _V3, "znver2": _V3, "znver3": _V3, "skylake-avx512": _V4, "cascadelake": _V4,
-    "znver4": f"{_V4}-avx512_cannonlake-avx512_zen4", "armv8-a": _ARM, "cortex-a53": _ARM, "cortex-a72": _ARM,
+    "znver4": f"{_V4}-avx512_cannonlake-avx512_zen4", "sapphirerapids": _SAPPHIRE,
+    "armv8-a": _ARM, "cortex-a53": _ARM, "cortex-a72": _ARM,
     "cortex-a55": _ARM_82, "cortex-a76": _ARM_82, "neoverse-n1": _ARM_82,
     "armv7-a": _ARM_32, "cortex-a7": _ARM_32, "cortex-a9": _ARM_32, "rv64gcv": _RISCV, "pwr8": _POWER, "pwr9": _POWER,
     "wasm32": _WASM,

@@ -7,7 +7,7 @@ import platform
 from dataclasses import dataclass
 from functools import lru_cache
 
-from occ.runtime.machine import flags, processors
+from occ.runtime.machine import FEATURES, TILES, flags, processors
 
 
 @dataclass(frozen=True)
@@ -22,6 +22,7 @@ class Machine:
         dots_bf16: whether pairs of bf16 are multiplied and added to f32 in one instruction.
         int8_dot_width: byte products summed in a lane at a time: four with VNNI, two if they are first widened to 16
             bits.
+        tiles: whether products of bytes take tiles of 16 rows of 64 bytes (AMX), and the system allows it.
         signed_bytes: whether byte products take signed by signed bytes, as NEON's do (`sdot`, `smull`), not unsigned by
             signed ones as those of x86.
         multiplies_by_element: whether products take one element of a register, for all lanes, as an operand (NEON).
@@ -47,6 +48,7 @@ class Machine:
     separate_add_ports: bool = False
     hw_prefetches_rows: bool = False
     signed_bytes: bool = False
+    tiles: bool = False
     multiplies_by_element: bool = False
     l1_bytes: int = 32 << 10
     l2_bytes: int = 1 << 20
@@ -91,6 +93,8 @@ def _named(target: str) -> Machine:
         if any(p.startswith("avx512") for p in parts):
             zen4, zen5 = (any(p.startswith(name) for p in parts) for name in ("avx512_zen4", "avx512_zen5"))
             zen = zen4 or zen5
+            # Halide's name of the generation, which may also name a Zen 5
+            tiles = not zen and "avx512_sapphirerapids" in parts
             return Machine(
                 512,
                 32,
@@ -98,6 +102,7 @@ def _named(target: str) -> Machine:
                 int8_dot_width=fours,
                 separate_add_ports=zen,
                 hw_prefetches_rows=zen4 and not zen5,
+                tiles=tiles,
             )
         width = 256 if {"avx", "avx2"} & set(parts) else 128
         return Machine(width, 16, has_f16c="f16c" in parts, int8_dot_width=fours)
@@ -124,7 +129,14 @@ def _host() -> Machine:
         bf16, zen = "avx512_bf16" in seen, processors()[0].get("vendor_id") == "AuthenticAMD"
         fours, zen4 = 4 if bf16 else 2, zen and "avx_vnni" not in seen  # which Zen 5 has
         return Machine(
-            512, 32, cores, dots_bf16=bf16, int8_dot_width=fours, separate_add_ports=zen, hw_prefetches_rows=zen4
+            512,
+            32,
+            cores,
+            dots_bf16=bf16,
+            int8_dot_width=fours,
+            separate_add_ports=zen,
+            hw_prefetches_rows=zen4,
+            tiles=bf16 and seen.issuperset(FEATURES[TILES]),
         )
     # Halide only uses VNNI with bf16 or AVX-VNNI present too.
     fours = 4 if "avx_vnni" in seen else 2

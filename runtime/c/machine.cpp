@@ -6,6 +6,10 @@
 #include <sys/auxv.h>
 #elif defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #endif
 
 namespace occ::runtime {
@@ -37,6 +41,20 @@ bool has_f16c() {  // older compilers do not know it by name
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
 }
 
+// Linux grants tiles (AMX) to a process that asks, with all its threads, before the first instruction that uses them:
+// Documentation/arch/x86/xstate.rst. It refuses if a thread's signal stack is too small for them.
+bool has_tiles() {
+#if defined(__linux__)
+    constexpr int kAsk = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM
+    constexpr unsigned kTile = 1u << 24, kInt8 = 1u << 25;
+    unsigned a, b, c, d;
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d) || (d & (kTile | kInt8)) != (kTile | kInt8)) return false;
+    return syscall(SYS_arch_prctl, kAsk, kTileData) == 0;
+#else
+    return false;
+#endif
+}
+
 #define HAS(name) bool(__builtin_cpu_supports(name))
 const Feature features[] = {
     {"sse41", [] { return HAS("sse4.1"); }},
@@ -48,6 +66,7 @@ const Feature features[] = {
     {"avx512_skylake", [] { return HAS("avx512f") && HAS("avx512vl") && HAS("avx512bw") && HAS("avx512dq"); }},
     {"avx512_cannonlake", [] { return HAS("avx512ifma") && HAS("avx512vbmi"); }},
     {"avx512_zen4", [] { return HAS("avx512vnni") && HAS("avx512bf16"); }},
+    {"amx_int8", has_tiles},
 };
 #elif defined(__aarch64__)
 // Bits of AT_HWCAP, from Linux: arch/arm64/include/uapi/asm/hwcap.h.
@@ -82,6 +101,8 @@ const char *missing_feature(const char *machine) {
     const Feature *f = find(machine, [](const Feature &f) { return !f.here(); });
     return f ? f->name : nullptr;
 }
+
+const char *refused(const char *feature) { return strcmp(feature, "amx_int8") ? "" : " or its system does not allow"; }
 
 bool runs_here(const char *machine) { return (!*kKind || is_kind_here(machine)) && !missing_feature(machine); }
 

@@ -33,8 +33,8 @@ static size_t extents_of(const Facts *facts, Rows rows) {
 int check_features(const occ_model *m) {
     const char *name = missing_feature(m->facts->text(m->facts->machine));
     if (!name) return OCC_OK;
-    return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built for a processor with %s, which this one lacks",
-                m->facts->text(m->facts->name), name);
+    return fail(nullptr, OCC_ERROR_UNSUPPORTED, "`%s` was built for a processor with %s, which this one lacks%s",
+                m->facts->text(m->facts->name), name, refused(name));
 }
 
 int prepare_model(occ_model *m) {

@@ -17,6 +17,8 @@ the machines; the module of the first is whole, of the others the lines that dif
     # --> x86-64-v2 arm-64
     ...
 
+`--on sapphirerapids` in the first line runs a text for another processor instead.
+
 `pytest tests/passes --update` writes what follows the arrow again; read the difference before you keep it. What can be
 interpreted is: before and after must compute the same.
 """
@@ -30,6 +32,7 @@ from difflib import unified_diff
 from functools import cache
 from importlib import import_module
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 import machines
@@ -55,16 +58,26 @@ FILES = sorted(HERE.glob("*.occ"))
 ARROW = "# -->"
 
 
+class Header(NamedTuple):
+    """The first line of a test: a pipeline, a target, a file of rules, and the machines that it is run for."""
+
+    passes: str
+    target: str
+    rules: str | None
+    machines: tuple[str, ...]
+
+
 @click.command()
 @click.option("-p", "passes", required=True)
 @click.option("-t", "target", default="cpu")
 @click.option("--rules", default=None)
-def _header(passes: str, target: str, rules: str | None) -> tuple[str, str, str | None]:
-    return passes, target, rules
+@click.option("--on", default=None)
+def _header(passes: str, target: str, rules: str | None, on: str | None) -> Header:
+    return Header(passes, target, rules, (on,) if on else tuple(machines.TARGETS))
 
 
-def read(file: Path) -> tuple[str, tuple[str, str, str | None], str, str]:
-    """(comments, (pipeline, target, rules), text before, from the first arrow on) of a test."""
+def read(file: Path) -> tuple[str, Header, str, str]:
+    """(comments, header, text before, from the first arrow on) of a test."""
     before, arrow, after = file.read_text().partition(ARROW)
     comments, text = re.match(r"((?:#[^\n]*\n)+)(.*)", before, re.DOTALL).groups()
     how = _header.main(shlex.split(comments.splitlines()[0].removeprefix("#")), standalone_mode=False)
@@ -112,7 +125,7 @@ def same(a: np.ndarray, b: np.ndarray) -> None:
 @pytest.mark.parametrize("file", FILES, ids=lambda f: f.stem)
 def test_pass(file, request):
     comments, how, text, after = read(file)
-    made = {name: changed(text, *how, name) for name in machines.TARGETS}
+    made = {name: changed(text, *how[:3], name) for name in how.machines}
     texts = {name: module_text(m) for name, m in made.items()}
     got = "".join(sections(texts))
     if request.config.getoption("--update"):

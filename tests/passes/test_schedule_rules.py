@@ -28,10 +28,10 @@ from occ.compiler.targets.registry import get_target
 def texts() -> Iterator[tuple[Module, list[Pass], Context]]:
     """The texts of this folder that are scheduled, for each machine: what is before, the passes, and the context."""
     for file in FILES:
-        _, (passes, target, _), text, _ = read(file)
-        for name in machines.TARGETS:
-            if isinstance((listed := parse_pipeline(passes))[-1], Schedule):
-                yield parse(text), listed, Context(get_target(target), machines.named(name))
+        _, how, text, _ = read(file)
+        for name in how.machines:
+            if isinstance((listed := parse_pipeline(how.passes))[-1], Schedule):
+                yield parse(text), listed, Context(get_target(how.target), machines.named(name))
 
 
 @cache

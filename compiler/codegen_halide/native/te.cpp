@@ -18,6 +18,7 @@
 #include "lane_sums.h"
 #include "mends.h"
 #include "settle.h"
+#include "tiles.h"
 #include "whole_loops.h"
 #include <map>
 #include <optional>
@@ -82,7 +83,7 @@ bool pitch_of_run = false;  // whether the row pitch of an operand is only known
 std::map<std::string, whole::Panel> panels;  // prefetched panels, by tensor
 whole::FetchBeyond::Distances distances;  // prefetch distances beyond the rows that are read, in bytes
 whole::Settle::Loops settling;
-std::set<std::string> fitting_pairs;
+std::set<std::string> fitting_pairs, in_tiles;
 
 std::map<std::string, void (*)()> &generators() {
     static std::map<std::string, void (*)()> known;
@@ -313,6 +314,7 @@ void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t near, int64_
 }
 
 void te_pairs_fit(const Func &sum) { fitting_pairs.insert(sum.function->func.name()); }
+void te_in_tiles(const Func &sum) { in_tiles.insert(sum.function->func.name()); }
 
 void te_settle(const Func &fold, Expr steps) {
     const std::string name = fold.function->func.name();
@@ -361,6 +363,7 @@ void compile(const char *name, const char *directory, const char *target) {
         }
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels, Halide::Target(target)));
         if (!distances.empty()) pipeline.add_custom_lowering_pass(new whole::FetchBeyond(distances));
+        if (!in_tiles.empty()) pipeline.add_custom_lowering_pass(new whole::Tiles(in_tiles));
         if (!settling.empty()) pipeline.add_custom_lowering_pass(new whole::Settle(settling));
         const whole::Mends mends{Halide::Target(target)};
         if (mends.needed()) pipeline.add_custom_lowering_pass(new whole::Mends(mends));

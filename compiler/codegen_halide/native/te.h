@@ -160,6 +160,8 @@ void te_fetch_beyond(const Func &stage, const Func &tensor, int64_t near, int64_
 void te_settle(const Func &fold, Expr steps);
 // Each two products of bytes of a sum in 32 bits fit in 16.
 void te_pairs_fit(const Func &sum);
+// A sum of products of bytes whose loops are computed by the tiles of AMX.
+void te_in_tiles(const Func &sum);
 
 // Generators, by name.
 

@@ -128,6 +128,7 @@ CALLS: dict[str, tuple[tuple[str, ...], int]] = {
     "in_parts": ((AXIS,), 1),
     "fetch_ahead": ((SOURCE, SIZE, SIZE), 2),
     "fetch_beyond": ((SOURCE, INT, INT), 2),
+    "in_tiles": ((), 0),
 }
 OF_STORAGE = (
     "reorder_storage",

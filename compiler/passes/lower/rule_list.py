@@ -30,12 +30,14 @@ from occ.compiler.passes.schedule.rules.resample import resample
 from occ.compiler.passes.schedule.rules.running_columns import running_columns
 from occ.compiler.passes.schedule.rules.scattered_rows import scattered_rows
 from occ.compiler.passes.schedule.rules.sequential_folds import sequential_folds
+from occ.compiler.passes.schedule.rules.tile_products import tile_products
 from occ.compiler.passes.schedule.rules.transpose_tiles import transpose_tiles
 from occ.compiler.passes.schedule.rules.vector_folds import vector_folds
 from occ.compiler.passes.schedule.rules.vector_reduction import vector_reduction
 from occ.compiler.passes.schedule.rules.window import window
 from occ.compiler.passes.schedule.variants.full_tiles import full_tile_planes, full_tile_rows, full_vectors
 from occ.compiler.passes.schedule.variants.skinny_gemm import skinny_gemm
+from occ.compiler.passes.schedule.variants.tile_rows import tile_rows
 
 NORMALISERS = tuple(
     map(
@@ -66,6 +68,7 @@ RULES = (
             sequential_folds,
             vector_folds,
             depthwise_planes,
+            tile_products,
             packed_contraction,
             planar_window,
             window,
@@ -80,7 +83,9 @@ RULES = (
     ),
     FALLBACK,
 )
-VARIANTS = tuple(map(ScheduleRule.of, (decode_variant, skinny_gemm, full_tile_planes, full_tile_rows, full_vectors)))
+VARIANTS = tuple(
+    map(ScheduleRule.of, (decode_variant, tile_rows, skinny_gemm, full_tile_planes, full_tile_rows, full_vectors))
+)
 # Cheap to compile, and without them rows of symbolic length have no vectors.
 BRIEF_VARIANTS = (ScheduleRule.of(full_tile_planes),)
 FINISHERS = tuple(map(ScheduleRule.of, (clamp_rows, long_sums)))

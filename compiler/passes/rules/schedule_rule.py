@@ -171,10 +171,10 @@ class Log:
         if isinstance(made, Declined):
             return None
         self.fired[rule.name] += 1
-        return _marked(made, rule.name)
+        return marked(made, rule.name)
 
 
-def _marked(f: TeFunc, rule: str) -> TeFunc:
+def marked(f: TeFunc, rule: str) -> TeFunc:
     """The function with all unmarked directives marked with this rule's name."""
     if all(d.rule for d in f.schedule):
         return f

@@ -325,7 +325,7 @@ class _Sizes:
                     return Load(n.source, tuple(self._lifted(i, s, n) for i in n.index), n.dtype)
                 case Reduce():
                     return replace(n, axes=tuple(Axis(a.name, self._extent(a)) for a in n.axes))
-                case Binary() if n.op in COMPARISONS and n.lhs.dtype == I64:
+                case Binary() if n.op in COMPARISONS and n.lhs.dtype == I64 and n not in self.facts.tests:
                     return replace(n, lhs=self._lifted(n.lhs, s, n), rhs=self._lifted(n.rhs, s, n))
                 case _:
                     return None

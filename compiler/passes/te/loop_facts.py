@@ -6,10 +6,10 @@ from dataclasses import dataclass, field
 from math import lcm
 
 from occ.compiler.ir.dim import Sym, is_multiple
-from occ.compiler.ir.te.expr import Index, Reduce, Select
+from occ.compiler.ir.te.expr import Expr, Index, Reduce, Select, binary, wrap
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import SUM_BLOCK
-from occ.compiler.ir.te.schedule import Directive
+from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.walks import walk
 
 _ANY = ("GuardWithIf", "Predicate", "PredicateLoads", "PredicateStores")  # tails for extents of any length
@@ -50,10 +50,12 @@ class LoopFacts:
     Attributes:
         axes: by name of an axis.
         blocks: directives, by position, that split a loop into blocks whose length may be a call argument.
+        tests: conditions of variants, whose numbers are no sizes.
     """
 
     axes: dict[str, AxisFacts] = field(default_factory=dict)
     blocks: set[int] = field(default_factory=set)
+    tests: list[Expr] = field(default_factory=list)
 
 
 def loop_facts(f: TeFunc) -> LoopFacts:
@@ -103,6 +105,8 @@ class _Walk:
                         facts.known = True
                 elif len(d.args) > 1 and isinstance(d.args[1], int):
                     self._cut(d.stage, loop, d.args[1], str(d.args[2]) if len(d.args) > 2 else "Auto")
+            case "specialize":
+                self.found.tests += [binary("le", wrap(t.left), wrap(t.right)) for t in d.args if isinstance(t, AtMost)]
             case _:
                 pass
 

@@ -75,7 +75,7 @@ def _with_half(f: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
     def half(again: TeStage, alone: TeFunc) -> Directives | Declined:
         return product_loops(again, facts_of(alone, low))
 
-    return with_variant(f, s, _between(f, s, acc), test, half, suffix="half")
+    return with_variant(f, s, between(f, s, acc), test, half, suffix="half")
 
 
 def _with_few(f: TeFunc, onto: TeFunc, s: TeStage, acc: TeStage, machine: Machine) -> TeFunc:
@@ -89,10 +89,10 @@ def _with_few(f: TeFunc, onto: TeFunc, s: TeStage, acc: TeStage, machine: Machin
         made = product_loops(again, facts)
         return window_loops(again, facts) if isinstance(made, Declined) and direct is not acc else made
 
-    return with_variant(f, s, [direct if x is acc else x for x in _between(f, s, acc)], test, few, onto=onto)
+    return with_variant(f, s, [direct if x is acc else x for x in between(f, s, acc)], test, few, onto=onto)
 
 
-def _between(f: TeFunc, s: TeStage, acc: TeStage) -> list[TeStage]:
+def between(f: TeFunc, s: TeStage, acc: TeStage) -> list[TeStage]:
     """The product and the inlined stages through which `s` reads it."""
     stored = {r.name for r in f.results} | {d.stage for d in f.schedule if d.call.startswith("compute_")}
     found = {acc.name: acc}
