@@ -14,8 +14,8 @@ from typing import Any
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.expressions import Env
-from occ.compiler.codegen_llvm.loop_plan import LoopPlan, plan_loops, row_parts
+from occ.compiler.codegen_llvm.loop_plan import LoopPlan, lanes_of, plan_loops, row_parts
+from occ.compiler.codegen_llvm.memory import Env
 from occ.compiler.codegen_llvm.reductions import Reductions
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import F32
@@ -23,7 +23,7 @@ from occ.compiler.ir.te.approx import APPROXIMATIONS
 from occ.compiler.ir.te.expr import Axis, Call, Carried, Expr, Index, Load, Reduce, cast
 from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
-from occ.compiler.ir.te.scatter_rows import place_before, running
+from occ.compiler.ir.te.scatter_rows import passed_on, place_before, running
 from occ.compiler.ir.te.walks import children, transform, walk
 from occ.compiler.native_entry.builder import number
 from occ.compiler.native_entry.loops import Body, for_loop
@@ -60,14 +60,15 @@ class KernelEmitter(Reductions):
 
     # stages
 
-    def _stage(self, s: TeStage) -> None:
+    def _stage(self, s: TeStage, *, whole: bool = False) -> None:
+        """A stage: the range of positions of its parallel loop that the caller names, or the whole of it."""
         s = TeStage(s.name, s.axes, with_approximations(s.expr))
         self.symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
         plan = plan_loops(s, self.f.shapes, self.machine)
         begin, end = (self.b.sext(a, I64) for a in self.fn.args[1:])
-        if plan.tasks(s) in (0, 1):  # the whole range, so that its bounds are constants
-            begin, end = I64(0), I64(plan.tasks(s))
-        if plan.block and plan.tasks(s) != 1:  # a range of blocks of the only axis
+        if whole or plan.tasks(s) in (0, 1):  # so that its bounds are constants
+            begin, end = I64(0), self.size(plan.tasks(s), {})
+        if plan.block and not whole and plan.tasks(s) != 1:  # a range of blocks of the only axis
             extent = self.size(s.axes[0].extent, {})
             low = self.b.mul(begin, I64(plan.block))
             high = self.b.mul(end, I64(plan.block))
@@ -247,45 +248,62 @@ class KernelEmitter(Reductions):
 
     def _scatter(self, s: Scatter) -> None:
         """Initial values, then the updates one after another: order matters if targets repeat."""
+        if s.base is None and not running(s):
+            self._stage(TeStage(s.name, s.axes, s.init), whole=True)
+        s = replace(s, value=with_approximations(s.value))
         self.symbols = axis_symbols((*s.axes, *s.over))
-        at: dict[str, Any] = {}
+        *outer, last = s.over or (Axis("", 1),)
+        if passed_on(s).get(last.name) != s.axes[-1].name if s.axes else True:
+            self._nest(s.over, {}, lambda at: self._update(s, Env(at)))
+            return
+        # Elements along the last axis are written once each: vectors of them.
+        width = lanes_of([s.init, s.value], self.machine)
+        stop = self.size(last.extent, {})
+        whole = self._multiple(stop, width)
 
-        def nest(axes: list[Axis], at: dict[str, Any], body: Any) -> None:
-            if not axes:
-                body(Env(at))
-                return
-            first, *rest = axes
-
-            def step(i: Any, _: list[Any]) -> list[Any]:
-                nest(rest, at | {first.name: i}, body)
+        def row(at: dict[str, Any]) -> None:
+            def vector(i: Any, tail: Any = None) -> list[Any]:
+                one = tail is not None and _is_one(stop, width)
+                env = Env(at | {last.name: i})
+                self._update(s, env if one else replace(env, vector=last.name, width=width, tail=tail))
                 return []
 
-            for_loop(self.b, I64(0), self.size(first.extent, {}), 1, [], step)
-
-        def start(env: Env) -> None:
-            self._store(
-                s.name, [self.symbols[a.name] for a in s.axes], self.value(with_approximations(s.init), env), env
+            for_loop(self.b, I64(0), whole, width, [], lambda i, _: vector(i))
+            for_loop(
+                self.b, whole, stop, width, [], lambda i, _: vector(i, self._lanes_below(self.b.sub(stop, i), width))
             )
 
-        def place(target: Sequence[Expr], env: Env) -> Any:
-            offset = I64(0)
-            for e, n in zip(target, s.shape, strict=True):
-                extent = self.size(n, {})
-                offset = self.b.add(self.b.mul(offset, extent), self._inside(self.value(e, env), extent))
-            return self._address(s.name, offset)
+        self._nest(outer, {}, row)
 
-        def update(env: Env) -> None:
-            address = place(s.target, env)
-            value = self.value(with_approximations(s.value), env)
-            if how := running(s):
-                old = self.o.from_memory(self.b.load(place(place_before(s), env)), s.dtype)
-                later = self.b.icmp_signed(">", env.axes[s.over[0].name], I64(0))
-                value = self.b.select(later, self.o.binary(how, old, value, s.dtype), value)
-            elif s.combine not in ("set", "into"):
-                old = self.o.from_memory(self.b.load(address), s.dtype)
-                value = self.o.binary(s.combine, old, value, s.dtype)
-            self.b.store(self.o.to_memory(value, s.dtype), address)
+    def _nest(self, axes: Sequence[Axis], at: dict[str, Any], body: Callable[[dict[str, Any]], None]) -> None:
+        """`body` at each position of some axes, in order."""
+        if not axes:
+            body(at)
+            return
+        first, *rest = axes
 
-        if s.base is None and not running(s):
-            nest(list(s.axes), at, start)
-        nest(list(s.over), at, update)
+        def step(i: Any, _: list[Any]) -> list[Any]:
+            self._nest(rest, at | {first.name: i}, body)
+            return []
+
+        for_loop(self.b, I64(0), self.size(first.extent, {}), 1, [], step)
+
+    def _update(self, s: Scatter, env: Env) -> None:
+        """One update, or a vector of them along the last axis of both."""
+        address = self._target(s, s.target, env)
+        value = self.o.splat(self.value(s.value, env), env.width)
+        if how := running(s):
+            old = self._load_at(self._target(s, place_before(s), env), s.dtype, env)
+            later = self.b.icmp_signed(">", env.axes[s.over[0].name], I64(0))
+            value = self.b.select(later, self.o.binary(how, old, value, s.dtype), value)
+        elif s.combine not in ("set", "into"):
+            value = self.o.binary(s.combine, self._load_at(address, s.dtype, env), value, s.dtype)
+        self._store_at(address, value, s.dtype, env)
+
+    def _target(self, s: Scatter, target: Sequence[Expr], env: Env) -> Any:
+        """The address of an updated element, or of the one in lane 0."""
+        offset, first = I64(0), Env(env.axes)
+        for e, n in zip(target, s.shape, strict=True):
+            extent = self.size(n, {})
+            offset = self.b.add(self.b.mul(offset, extent), self._inside(self.value(e, first), extent))
+        return self._address(s.name, offset)

@@ -4,101 +4,25 @@
 # pyright: reportCallIssue=false
 from __future__ import annotations
 
-from collections import ChainMap
-from collections.abc import MutableMapping
-from dataclasses import dataclass, field, replace
 from typing import Any
 
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.functions import emit_call
-from occ.compiler.codegen_llvm.lane_steps import NEAR, flat_offset, in_memory_order, lane_step
-from occ.compiler.codegen_llvm.machine import CodeMachine
-from occ.compiler.codegen_llvm.values import Ops, iota, lanes, mangled, memory_type, register_type, undefined
+from occ.compiler.codegen_llvm.lane_steps import NEAR, flat_offset, lane_offsets, lane_step
+from occ.compiler.codegen_llvm.memory import Env, Memory
+from occ.compiler.codegen_llvm.values import iota, lanes, memory_type, register_type, undefined
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const, Expr, Index, Load, Reduce, Select, Size
-from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.ir.te.index import axis_of, is_axis, to_dim, within
 from occ.compiler.ir.te.walks import children
-from occ.compiler.native_entry.builder import Builder
-from occ.compiler.native_entry.types import FLOAT, I1, I32, I64, PTR
-
-_FLOAT_SIZE = 4
-_HOST_OFFSET = 16  # of the data pointer in halide_buffer_t
+from occ.compiler.native_entry.types import I1, I32, I64
 
 
-@dataclass
-class Env:
-    """The context in which an expression is evaluated.
-
-    Attributes:
-        axes: position on each axis; for the vector axis, the position of lane 0.
-        vector: the axis along which the lanes run, or empty.
-        width: number of lanes.
-        tail: mask of the lanes inside the box, or None for all.
-        guard: condition under which loads are allowed, or None.
-        reduced: values of finished reductions.
-        memo: values already emitted in this context.
-        carried: in the body of a fold, the previous step's result.
-    """
-
-    axes: dict[str, Any]
-    vector: str = ""
-    width: int = 0
-    tail: Any = None
-    guard: Any = None
-    reduced: dict[int, Any] = field(default_factory=dict)
-    memo: MutableMapping[int, tuple[Expr, Any]] = field(default_factory=dict)
-    carried: Any = None
-
-    def inner(self, **changes: Any) -> Env:
-        """A copy for a context in which other values are visible."""
-        return replace(self, **{"memo": {}, **changes})
-
-    def guarded(self, guard: Any) -> Env:
-        """A copy for a branch of a select, whose loads need an additional condition.
-
-        It sees existing values, but not the other way round.
-        """
-        return replace(self, guard=guard, memo=ChainMap({}, self.memo))
-
-
-class Expressions:
-    """The function of a te function of one stage, its arguments, and the values of expressions in it."""
-
-    def __init__(self, f: TeFunc, module: ir.Module, machine: CodeMachine) -> None:
-        f = in_memory_order(f)
-        (self.stage,) = f.stages
-        self.f, self.machine = f, machine
-        fn_type = ir.FunctionType(I32, [PTR.as_pointer(), I32, I32])
-        self.fn = ir.Function(module, fn_type, f.name)
-        self.fn.attributes.add("nounwind")
-        self.b = Builder(self.fn.append_basic_block("entry"))
-        self.o = Ops(self.b)
-        self.symbols: dict[str, Dim] = {}
-        self.starts: dict[str, Dim] = {}  # of the part of an axis that is computed
-        self._safe: dict[int, tuple[Expr, bool]] = {}
-        self.pointers: dict[str, Any] = {}
-        self.sizes: dict[str, Any] = {}
-        self._read_arguments()
-
-    def _read_arguments(self) -> None:
-        args = self.fn.args[0]
-        count = len(self.f.params)
-        for k, p in enumerate(self.f.params):
-            self._read_buffer(p, self.b.load(self.b.gep(args, [I32(k)])))
-        for k, name in enumerate(self.f.dims):
-            address = self.b.bitcast(self.b.load(self.b.gep(args, [I32(count + k)])), I32.as_pointer())
-            self.sizes[name] = self.b.sext(self.b.load(address), I64)
-        count += len(self.f.dims)
-        for k, r in enumerate(self.f.results):
-            self._read_buffer(r, self.b.load(self.b.gep(args, [I32(count + k)])))
-
-    def _read_buffer(self, p: Param, buffer: Any) -> None:
-        host = self.b.bitcast(self.b.gep(buffer, [I32(_HOST_OFFSET)]), PTR.as_pointer())
-        self.pointers[p.name] = self.b.bitcast(self.b.load(host), memory_type(p.type.dtype).as_pointer())
+class Expressions(Memory):
+    """The values of expressions in a te function of one stage."""
 
     # sizes
 
@@ -145,6 +69,8 @@ class Expressions:
                 return self._index(e.name, env)
             case Load():
                 return self._load(e, env)
+            case Binary() if e.dtype == I64_TYPE and (at := self._spread(e, env)) is not None:
+                return at
             case Binary():
                 return self.o.binary(e.op, self.value(e.lhs, env), self.value(e.rhs, env), e.lhs.dtype)
             case Call():
@@ -162,6 +88,15 @@ class Expressions:
                 return env.reduced[id(e)]
             case _:
                 raise AssertionError(type(e))
+
+    def _spread(self, e: Expr, env: Env) -> Any | None:
+        """A position that differs between lanes by numbers; None if it does not."""
+        d = to_dim(e, self.symbols) if env.vector else None
+        apart = None if d is None else lane_offsets(d, env.vector, env.width)
+        if d is None or apart is None or not any(apart):
+            return None
+        known = ir.Constant(ir.VectorType(I64, env.width), [I64(n) for n in apart])
+        return self.b.add(self.o.splat(self.size(d, env.axes), env.width), known)
 
     def _index(self, name: str, env: Env) -> Any:
         if name != env.vector:
@@ -219,6 +154,8 @@ class Expressions:
             step = lane_step(flat, env.vector, env.width) if env.vector else 0
             if step is not None:
                 return self._load_in_steps(e, self.size(flat, env.axes | given), step, env)
+            if (places := self._repeats(flat, env)) is not None:
+                return self._repeated_load(e, self.size(flat, env.axes | given), places, env)
         offset = self._computed_offset(e, index, shape, env)
         return self._gather(e, offset, env) if lanes(offset) else self._scalar_load(e, offset, env)
 
@@ -233,6 +170,22 @@ class Expressions:
         apart = self.o.splat(self.size(step, env.axes), env.width)
         offsets = self.b.add(self.o.splat(first, env.width), self.b.mul(iota(env.width), apart))
         return self._gather(e, offsets, env)
+
+    def _repeats(self, flat: Dim, env: Env) -> list[int] | None:
+        """Each lane's place among half a vector of elements, or fewer; None if one is farther."""
+        places = lane_offsets(flat, env.vector, env.width)
+        near = places is not None and min(places) == 0 and max(places) < env.width // 2
+        return places if near and (env.guard is None or not lanes(env.guard)) else None
+
+    def _repeated_load(self, e: Load, offset: Any, places: list[int], env: Env) -> Any:
+        """Lanes of which several have the same element."""
+        count = 1 << max(places).bit_length()
+        mask = self._mask(env)
+        if mask is not None:
+            mask = self._lanes_from(mask, {at: k for k, at in reversed(list(enumerate(places)))}, count)
+        elements = self._vector(e, offset, mask, count)
+        chosen = ir.Constant(ir.VectorType(I32, env.width), [I32(p) for p in places])
+        return self.o.from_memory(self.b.shuffle_vector(elements, undefined(elements.type), chosen), e.dtype)
 
     def _at_lane_0(self, flat: Dim, env: Env) -> Any:
         return self.size(flat, env.axes)
@@ -257,9 +210,6 @@ class Expressions:
         high = self.b.select(self.b.icmp_signed(">", low, last), last, low)
         return self.b.select(self.b.icmp_signed("<", high, zero), zero, high)  # an empty source
 
-    def _address(self, source: str, offset: Any) -> Any:
-        return self.b.gep(self.pointers[source], [offset], inbounds=True)
-
     def _scalar_load(self, e: Load, offset: Any, env: Env) -> Any:
         guard = env.guard
         if guard is not None and lanes(guard):
@@ -271,24 +221,12 @@ class Expressions:
     def _any_lane(self, mask: Any) -> Any:
         return self.o.call(f"llvm.vector.reduce.or.v{lanes(mask)}i1", I1, [mask])
 
-    def _mask(self, env: Env) -> Any:
-        if env.guard is None:
-            return env.tail
-        guard = self.o.splat(env.guard, env.width)
-        return guard if env.tail is None else self.b.and_(guard, env.tail)
-
     def _vector_load(self, e: Load, offset: Any, env: Env) -> Any:
         return self.o.from_memory(self._vector(e, offset, self._mask(env), env.width), e.dtype)
 
     def _vector(self, e: Load, offset: Any, mask: Any, width: int) -> Any:
         """Adjacent elements from an offset on, as they are in memory."""
-        kind = ir.VectorType(memory_type(e.dtype), width)
-        pointer = self.b.bitcast(self._address(e.source, offset), kind.as_pointer())
-        if mask is None:
-            return self.b.load(pointer, align=e.dtype.itemsize)
-        zero = ir.Constant(kind, None)
-        loaded = self.o.call(f"llvm.masked.load.{mangled(kind)}.p0", kind, [pointer, I32(e.dtype.itemsize), mask, zero])
-        return self._kept_apart(loaded, width * e.dtype.itemsize)
+        return self._vector_at(self._address(e.source, offset), e.dtype, mask, width)
 
     def _strided_load(self, e: Load, offset: Any, step: int, env: Env) -> Any:
         """Lanes a few elements apart, or backwards: chosen from vectors that end where the last lane is."""
@@ -307,24 +245,6 @@ class Expressions:
             loaded = self.b.shuffle_vector(old, vector, chosen)
         return self.o.from_memory(loaded, e.dtype)
 
-    def _lanes_from(self, mask: Any, lane: dict[int, int], n: int) -> Any:
-        """The mask of a vector whose elements are some lanes of another one, and of which no others are read."""
-        chosen = ir.Constant(ir.VectorType(I32, n), [I32(lane.get(k, n)) for k in range(n)])
-        return self.b.shuffle_vector(mask, ir.Constant(mask.type, None), chosen)
-
-    def _kept_apart(self, loaded: Any, size: int) -> Any:
-        """Lanes of `size` bytes whose masked load LLVM may not fold into an operation under the same mask.
-
-        LLVM 22 folds such loads for AVX-512, also into operations of which each lane reads others
-        (llvm/llvm-project, pull request 178411), and unfolds them without the mask: they read past the end of
-        a tensor. Other processors have no such fold.
-        """
-        if not self.fn.module.triple.startswith("x86_64") or size % _FLOAT_SIZE:
-            return loaded
-        kind = ir.VectorType(FLOAT, size // _FLOAT_SIZE)
-        fenced = self.o.call(f"llvm.arithmetic.fence.{mangled(kind)}", kind, [self.b.bitcast(loaded, kind)])
-        return self.b.bitcast(fenced, loaded.type)
-
     def _gather(self, e: Load, offsets: Any, env: Env) -> Any:
         """Lanes gathered from anywhere; masked lanes read element 0 instead, which every buffer has."""
         kind = memory_type(e.dtype)
@@ -342,20 +262,4 @@ class Expressions:
     def _store(self, name: str, index: list[Dim], value: Any, env: Env) -> None:
         flat = flat_offset(index, self._shape(name))
         dtype = next(r.type.dtype for r in self.f.results if r.name == name)
-        address = self._address(name, self._at_lane_0(flat, env))
-        if not env.vector:
-            self.b.store(self.o.to_memory(value, dtype), address)
-            return
-        stored = self.o.to_memory(self.o.splat(value, env.width), dtype)
-        pointer = self.b.bitcast(address, stored.type.as_pointer())
-        if env.tail is None:
-            self.b.store(stored, pointer, align=dtype.itemsize)
-        else:
-            self.o.call(
-                f"llvm.masked.store.{mangled(stored.type)}.p0",
-                ir.VoidType(),
-                [stored, pointer, I32(dtype.itemsize), env.tail],
-            )
-
-    def _shape(self, name: str) -> tuple[Dim, ...]:
-        return self.f.shapes[name]
+        self._store_at(self._address(name, self._at_lane_0(flat, env)), value, dtype, env)

@@ -45,14 +45,41 @@ def lane_step(flat: Dim, axis: str, width: int) -> Dim | None:
     return None if mark in dim.symbols(step) else step
 
 
+def lane_offsets(d: Dim, axis: str, width: int) -> list[int] | None:
+    """How far the value in each lane is from the one in lane 0; None if it is not known.
+
+    `i//2` along `i` --> `0, 0, 1, 1, ...`, as the first position of a vector is a multiple of its width.
+    """
+    mark = axis_symbol(axis)
+    equal = dict.fromkeys(_tiles(d, mark, width), 0)
+    parts = {q: int(str(q.args[1])) for q in _quotients(d, mark) if q not in equal and width % int(str(q.args[1])) == 0}
+    named = {q: dim.symbol(f"_part{k}") for k, q in enumerate(parts)}
+    flat = dim.put_atoms(d, {**equal, **named})
+    slopes: dict[str, int] = {}
+    for name in (mark, *map(str, named.values())):
+        here = dim.symbols(flat).get(name)
+        slope = 0 if here is None else dim.substitute(flat, {name: dim.monomial((here, 1)) + 1}) - flat
+        if not isinstance(slope, int):
+            return None
+        slopes[name] = slope
+    if any(isinstance(a, dim.Func) and mark in dim.symbols(dim.monomial((a, 1))) for a in _atoms(flat)):
+        return None
+    return [slopes[mark] * k + sum(slopes[str(named[q])] * (k // n) for q, n in parts.items()) for k in range(width)]
+
+
 def _atoms(d: Dim) -> list[dim.Atom]:
     return [atom for mono, _ in dim.terms_of(d) for atom, _ in mono]
 
 
+def _quotients(flat: Dim, mark: str) -> list[dim.Func]:
+    """Quotients of the position on an axis by numbers."""
+    quotients = [a for a in dict.fromkeys(_atoms(flat)) if isinstance(a, dim.Func) and a.name == "floordiv"]
+    return [q for q in quotients if str(q.args[0]) == mark and isinstance(n := q.args[1], int) and n > 0]
+
+
 def _tiles(flat: Dim, mark: str, width: int) -> list[dim.Func]:
     """Quotients of the position on an axis that are equal for all lanes of a vector."""
-    quotients = [a for a in dict.fromkeys(_atoms(flat)) if isinstance(a, dim.Func) and a.name == "floordiv"]
-    return [q for q in quotients if str(q.args[0]) == mark and isinstance(n := q.args[1], int) and n % width == 0]
+    return [q for q in _quotients(flat, mark) if int(str(q.args[1])) % width == 0]
 
 
 def in_memory_order(f: TeFunc) -> TeFunc:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from occ.compiler.codegen_llvm.dot_products import dot_of
@@ -67,7 +67,7 @@ def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], machine: Code
         machine: the machine that code is generated for.
     """
     reductions = [n for n in walk(s.expr) if isinstance(n, Reduce)]
-    width = max(machine.vector_bits // max((_bits(n) for n in walk(s.expr)), default=32), 2)
+    width = lanes_of([s.expr], machine)
     vector, width = _lanes(s, reductions, sources, width)
     if vector and _extent(vector, s) is not None and (_extent(vector, s) or 0) < 2:
         vector = ""
@@ -83,6 +83,11 @@ def plan_loops(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], machine: Code
     tile, rows, columns = _tile(s, reductions, vector, width, sources, machine)
     parallel = next((a.name for a in s.axes if a.name not in (vector, tile)), tile)
     return LoopPlan(vector, width if vector else 0, tile, rows, columns, parallel)
+
+
+def lanes_of(exprs: Sequence[Expr], machine: CodeMachine) -> int:
+    """Lanes of the vectors that compute some expressions."""
+    return max(machine.vector_bits // max((_bits(n) for e in exprs for n in walk(e)), default=32), 2)
 
 
 def row_parts(s: TeStage, plan: LoopPlan) -> tuple[Part, ...]:

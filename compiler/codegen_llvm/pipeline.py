@@ -6,6 +6,7 @@ from occ.compiler.passes.fuse.fuse import Fuse
 from occ.compiler.passes.layout.layout_weights import LayoutWeights
 from occ.compiler.passes.layout.place_joins import PlaceJoins
 from occ.compiler.passes.layout.use_joins import UseJoins
+from occ.compiler.passes.layout.widen_weights import WidenWeights
 from occ.compiler.passes.lower.lower_te import LowerTe
 from occ.compiler.passes.lower.plan_memory import PlanMemory
 from occ.compiler.passes.methods.int8.use_byte_products import UseByteProducts
@@ -18,7 +19,7 @@ def cpu_jit(options: JitOptions = JitOptions()) -> Pipeline:
     return {
         **on_codes(options),
         "fused": (*to_kernels(options), UseByteProducts(planes=True), UseJoins(strided=False), Fuse()),
-        "layout": (LayoutWeights(products=True), PlaceJoins(strided=False)),
+        "layout": (WidenWeights(), LayoutWeights(products=True), PlaceJoins(strided=False)),
         "scheduled": (LowerTe(split=True),),
         "lowered": (PlanMemory(),),
     }

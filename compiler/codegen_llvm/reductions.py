@@ -9,9 +9,9 @@ from typing import Any, NamedTuple
 from llvmlite import ir
 
 from occ.compiler.codegen_llvm.dot_products import Dot, add_dot, dot_of
-from occ.compiler.codegen_llvm.expressions import Env
 from occ.compiler.codegen_llvm.lane_steps import flat_offset, lane_step
 from occ.compiler.codegen_llvm.loop_plan import LoopPlan
+from occ.compiler.codegen_llvm.memory import Env
 from occ.compiler.codegen_llvm.transposed_loads import TransposedLoads
 from occ.compiler.codegen_llvm.values import iota, lanes, memory_type, undefined
 from occ.compiler.ir.dim import upper

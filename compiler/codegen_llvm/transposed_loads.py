@@ -9,8 +9,9 @@ from typing import Any, NamedTuple
 
 from llvmlite import ir
 
-from occ.compiler.codegen_llvm.expressions import Env, Expressions
+from occ.compiler.codegen_llvm.expressions import Expressions
 from occ.compiler.codegen_llvm.lane_steps import NEAR, flat_offset, lane_step
+from occ.compiler.codegen_llvm.memory import Env
 from occ.compiler.codegen_llvm.values import lanes, undefined
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Load

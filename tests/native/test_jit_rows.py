@@ -110,3 +110,77 @@ def test_clamped_positions_end_parts() -> None:
         (58, 4, str(Load("x", (literal(55, I64),), F32))),
     ]
     assert parts(s) == ()
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("columns", [1, 5, 33, 64, 131])
+@pytest.mark.parametrize("reduction", ["none", "add", "mul", "max", "min"])
+def test_scattered_rows(reduction: str, columns: int, cpu: str) -> None:
+    """Rows of which some are written more than once."""
+    for name, kind in (("float", np.float32), ("int64", np.int64)):
+        for c in (str(columns), "c"):
+            model = model_of(
+                f"g ({name}[9, {c}] x, int64[7, 1] i, {name}[7, {c}] u) => ({name}[9, {c}] y) "
+                f'{{ y = ScatterND <reduction = "{reduction}"> (x, i, u) }}'
+            )
+            feed = {n: RNG.integers(1, 5, (rows, columns)).astype(kind) for n, rows in (("x", 9), ("u", 7))}
+            i = np.array([3, 0, -2, 5, 8, 1, 2] if reduction == "none" else [3, 0, -2, 3, 8, 8, 3])[:, None]
+            same_as_onnxruntime(model, cpu, {**feed, "i": i})
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("columns", [1, 5, 33, 64, 131])
+def test_running_sums_of_columns(columns: int, cpu: str) -> None:
+    for exclusive in (0, 1):
+        model = model_of(
+            f"g (float[6, {columns}] x) => (float[6, {columns}] y) <int64 a = {{0}}> "
+            f"{{ y = CumSum <exclusive = {exclusive}> (x, a) }}"
+        )
+        same_as_onnxruntime(model, cpu, {"x": RNG.integers(-9, 9, (6, columns)).astype(np.float32)})
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 64, 33), (9, 5, 3), (20, 33, 70), (64, 16, 131), (0, 8, 9)])
+def test_transposed_operands(rows: int, depth: int, columns: int, cpu: str) -> None:
+    for name, kind in (("float", np.float32), ("float16", np.float16), ("double", np.float64)):
+        for m, k, n in ((rows, depth, columns), ("m", "k", "n")):
+            model = model_of(
+                f"g ({name}[2, {m}, {k}] a, {name}[2, {n}, {k}] b) => ({name}[2, {m}, {n}] y) "
+                '{ y = Einsum <equation = "bmk,bnk->bmn"> (a, b) }'
+            )
+            a, b = (RNG.integers(-4, 5, (2, e, depth)).astype(kind) for e in (rows, columns))
+            session = occ.compile(model, "cpu-jit", options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
+            want = np.einsum("bmk,bnk->bmn", a.astype(np.float64), b.astype(np.float64)).astype(kind)
+            np.testing.assert_array_equal(session.run({"a": a, "b": b})["y"], want, strict=True)
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(1, 64, 16), (20, 160, 33), (40, 32, 5)])
+def test_weights_of_few_bits(rows: int, depth: int, columns: int, bits: int, cpu: str) -> None:
+    """Lanes of which several share a byte, and a scale."""
+    blocks = depth // 32
+    model = model_of(
+        '<ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]> '
+        f"g (float[m, {depth}] a) => (float[m, {columns}] y) {{ y = com.microsoft.MatMulNBits "
+        f"<K = {depth}, N = {columns}, bits = {bits}, block_size = 32, accuracy_level = 0> (a, w, s) }}",
+        {
+            "w": RNG.integers(0, 256, (columns, blocks, 4 * bits)).astype(np.uint8),
+            "s": RNG.uniform(0.5, 1, columns * blocks).astype(np.float32),
+        },
+    )
+    same_as_onnxruntime(model, cpu, {"a": RNG.standard_normal((rows, depth)).astype(np.float32)}, 2e-3)
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("columns", [1, 9, 40, 64, 131])
+def test_elements_repeated_along_a_row(columns: int, cpu: str) -> None:
+    x = RNG.integers(0, 99, (1, 2, 3, columns))
+    for times in (2, 4, 3):
+        for name, kind in (("float", np.float32), ("uint8", np.uint8)):
+            model = model_of(
+                f"g ({name}[1, 2, 3, {columns}] x) => ({name}[1, 2, 3, o] y) <float[4] s = {{1., 1., 1., {times}.}}> "
+                '{ y = Resize <mode = "nearest", nearest_mode = "floor", '
+                'coordinate_transformation_mode = "asymmetric"> (x, , s) }'
+            )
+            same_as_onnxruntime(model, cpu, {"x": x.astype(kind)})

@@ -23,6 +23,7 @@ from occ.compiler.passes.te.canonical import FLAG, canonical, checks_to_stage, s
 from occ.compiler.passes.te.collapse import collapse
 from occ.compiler.passes.te.inline import inline, materialised
 from occ.compiler.passes.te.physical import physical
+from occ.compiler.passes.te.product_operands import arrange_operands
 
 
 @dataclass(frozen=True)
@@ -161,7 +162,7 @@ class _Lowering:
             f = build_te(kind, ops, args, results)
             messages = tuple(c.message for c in f.checks)
             f = to_bytes(checks_to_stage(f))
-            parts = split(inline(f, materialised(f))) if self.split_stages else [f]
+            parts = _parts(f) if self.split_stages else [f]
             names = tuple(r.name for r in f.results if r.name != FLAG)
             self.known[key] = _Lowered(tuple(self._kernel(p, hint) for p in parts), names, messages)
         return self.known[key]
@@ -205,6 +206,11 @@ class _Lowering:
             new.name, new.type = old.name, old.type
             old.replace_uses(new)
         self.rw.erase(op)
+
+
+def _parts(f: TeFunc) -> list[TeFunc]:
+    """Functions of one stage each, with some more for operands of products."""
+    return [part for whole in split(inline(f, materialised(f))) for part in split(arrange_operands(whole))]
 
 
 def kernel_name(stem: str, f: TeFunc) -> tuple[str, str]:
