@@ -18,6 +18,9 @@ WINDOWS = [
     {"kernel_shape": [1, 5], "auto_pad": "SAME_UPPER"},
     {"kernel_shape": [5, 5], "pads": [2, 2, 2, 2]},
     {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1], "strides": [2, 2]},
+    {"kernel_shape": [7, 7], "pads": [3, 3, 3, 3]},
+    {"kernel_shape": [13, 4], "auto_pad": "SAME_UPPER"},
+    {"kernel_shape": [35, 3], "pads": [17, 1, 17, 1]},
 ]
 SIZES = ((1, 14, 14), (2, 5, 7), (1, 5, 8), (3, 9, 33), (1, 17, 50), (1, 30, 5), (0, 9, 9))
 
@@ -57,7 +60,7 @@ def values(dtype: str, *shape: int) -> np.ndarray:
 @pytest.mark.toolchain
 @pytest.mark.parametrize(("dtype", "relu"), [("float32", True), ("float16", False)])
 def test_depthwise_of_any_size(dtype: str, relu: bool) -> None:
-    m = model(dtype, ("n", CHANNELS, "h", "w"), WINDOWS[2:4] if relu else WINDOWS[1:3], relu=relu)
+    m = model(dtype, ("n", CHANNELS, "h", "w"), [*WINDOWS[2:4], *WINDOWS[7:9]] if relu else WINDOWS[1:3], relu=relu)
     session = occ.compile(m, "cpu", threads=2)
     for n, height, width in SIZES:
         check(m, session, values(dtype, n, CHANNELS, height, width))

@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import replace
+
+from occ.compiler.ir.dim import minimum
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost
 from occ.compiler.passes.rules.schedule_rule import Declined, made_by
 from occ.compiler.passes.schedule.loops import Directives
-from occ.compiler.passes.schedule.rules.depthwise_planes import depthwise_loops, depthwise_planes
+from occ.compiler.passes.schedule.rules.depthwise_planes import (
+    depthwise_loops,
+    depthwise_planes,
+    is_small_window,
+    tile_of_planes,
+)
 from occ.compiler.passes.schedule.rules.packed_contraction import product_loops
 from occ.compiler.passes.schedule.rules.planar_window import lanes_along, planar_loops, planar_window
 from occ.compiler.passes.schedule.rules.window import window, window_loops
@@ -47,11 +56,25 @@ def full_tile_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     for s in facts.roots:
         loops = _PLANAR.get(_rule_of(s, f))
         if loops is not None and isinstance(s, TeStage) and not isinstance(s.axes[-1].extent, int):
-            (acc,) = facts.reductions(s)
-            wide = lambda x, alone, loops=loops: loops(x, ScheduleFacts(alone, machine, full_tile=True))
-            inside = _inside(s, facts)
-            return with_variant(f, s, inside, AtMost(lanes_along(s, acc, machine), s.axes[-1].extent), wide)
+            return _with_planes(f, s, loops, facts)
     return Declined("it has no window in planes whose rows are of symbolic length")
+
+
+def _with_planes(f: TeFunc, s: TeStage, loops: Callable[..., Directives | Declined], facts: ScheduleFacts) -> TeFunc:
+    """Variants for rows of at least half a vector, and for large windows in planes of a whole one."""
+    (acc,) = facts.reductions(s)
+    machine, inside, made = facts.machine, _inside(s, facts), f
+    is_depthwise = _rule_of(s, f) == depthwise_planes.__name__
+    for full_vector in (False, True) if is_depthwise and not is_small_window(acc) else (False,):
+        wide = lambda x, alone, full=full_vector: loops(
+            x, ScheduleFacts(alone, machine, full_tile=True, full_vector=full)
+        )
+        test = AtMost(lanes_along(s, acc, machine), s.axes[-1].extent)
+        if is_depthwise:  # one comparison for both sides of a tile
+            tile = tile_of_planes(s, acc, replace(facts, full_vector=full_vector))
+            test = AtMost(max(tile), minimum(s.axes[-1].extent, s.axes[-2].extent))
+        made = with_variant(f, s, inside, test, wide, onto=made, suffix="wide" if full_vector else "few")
+    return made
 
 
 def full_vectors(f: TeFunc, machine: Machine) -> TeFunc | Declined:
