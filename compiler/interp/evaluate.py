@@ -19,7 +19,7 @@ from occ.compiler.interp.contraction import contract, factors_of, is_contraction
 from occ.compiler.interp.conversions import convert
 from occ.compiler.interp.scalar_functions import BINARY, call
 from occ.compiler.ir.dim import evaluate as dim_value
-from occ.compiler.ir.dtype import DType
+from occ.compiler.ir.dtype import STR, DType
 from occ.compiler.ir.layout import pack, unpack
 from occ.compiler.ir.te.expr import (
     FOLDS,
@@ -163,7 +163,7 @@ class _Box:
     def _compute(self, e: Expr) -> Any:
         match e:
             case Const():
-                return e.dtype.numpy.type(e.value)
+                return "" if e.dtype == STR else e.dtype.numpy.type(e.value)  # 0 is no text
             case Size():
                 return np.int64(dim_value(e.dim, self.dims))
             case Index():

@@ -192,7 +192,8 @@ class ScatterND:
     def body(t, data, indices, updates, *, a):
         depth = data.rank + indices.rank - 1 - updates.rank  # the last extent of the indices
         if indices.rank == 0 or depth < 1:
-            raise Invalid(f"`ScatterND` of {show_shape(data.shape)} with updates {show_shape(updates.shape)}")
+            what = f"{show_shape(data.shape)} with updates {show_shape(updates.shape)}"
+            raise Invalid(f"`ScatterND` of {what}: an index of {show_shape(indices.shape)} would be of {depth} axes")
         equal_dims(
             indices.shape[-1],
             depth,

@@ -8,12 +8,13 @@ from types import SimpleNamespace
 from typing import Any
 
 from occ.compiler.diagnostics import Unresolved
+from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, Sym, product
 from occ.compiler.ir.dtype import BOOL
 from occ.compiler.ir.operator.random_shapes import of_rank, picture
 from occ.compiler.ir.operator.ranks import length, without
 from occ.compiler.ir.operator.spec import OpSpec, op
-from occ.compiler.ir.shape import normalize_axes, normalize_axis
+from occ.compiler.ir.shape import at_least, normalize_axes, normalize_axis
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -141,7 +142,8 @@ def _arg_reduction(name: str) -> OpSpec:
 
     def body(t: Builder, data: Tensor, *, a: SimpleNamespace) -> Tensor:
         axis = normalize_axis(a.axis, data.rank, name)
-        n = data.shape[axis]
+        results = product(d for k, d in enumerate(data.shape) if k != axis)
+        n = at_least(data.shape[axis], dim.minimum(results, 1), f"`{name}` of an axis without elements")
         shape = [(1 if k == axis else d) for k, d in enumerate(data.shape) if k != axis or a.keepdims]
 
         def element(*i: Expr) -> Expr:

@@ -132,11 +132,8 @@ def _cut(before: Sequence[Dim], shape: Sequence[Dim], after: Sequence[Dim]) -> t
     cut = [dim.maximum(0 - b, 0) for b in before]
     left = [n - c - dim.maximum(0 - e, 0) for n, c, e in zip(shape, cut, after, strict=True)]
     for n, whole, b, e in zip(left, shape, before, after, strict=True):
-        if n != whole:
-            least = dim.minimum(dim.maximum(b, 0) + dim.maximum(e, 0), 1)
-            at_least(
-                n, least, f"`pads` of `Pad` are {b} and {e} of an axis of {whole} elements: nothing is left to repeat"
-            )
+        least = dim.minimum(dim.maximum(b, 0) + dim.maximum(e, 0), 1)
+        at_least(n, least, f"`pads` of `Pad` are {b} and {e} of an axis of {whole} elements: nothing is left to repeat")
     return cut, left
 
 
