@@ -76,8 +76,8 @@ def test_texts_are_moved_without_compiling(target: str, monkeypatch: pytest.Monk
     compiled: list[str] = []
     known = DeferredCompiler.__init__
 
-    def watched(self: DeferredCompiler, compile: Any, registry: Any) -> None:  # noqa: A002
-        known(self, lambda m: compiled.append(m.name) or compile(m), registry)
+    def watched(self: DeferredCompiler, compile: Any, registry: Any, interpret: Any = None) -> None:  # noqa: A002
+        known(self, lambda m: compiled.append(m.name) or compile(m), registry, interpret)
 
     monkeypatch.setattr(DeferredCompiler, "__init__", watched)
     text = """g (string[n, 3] x, int64[k] at) => (string[n, k] y, string[m, 1] z, string[3, n] t) {

@@ -3,6 +3,9 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from itertools import pairwise
+from types import SimpleNamespace
+
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import BOOL, F32, I64, STR
 from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
@@ -61,7 +64,28 @@ class TfIdfVectorizer:
             return TensorType(F32, None)
         if x.rank not in (1, 2):
             raise Invalid(f"`TfIdfVectorizer` takes a vector or a matrix, not {x.type}")
+        if problem := _vocabulary_problem(a):
+            raise Invalid(f"`TfIdfVectorizer`: {problem}", code="OCC0107")
         return TensorType(F32, (*x.shape[:-1], max(a.ngram_indexes, default=-1) + 1))
+
+
+def _vocabulary_problem(a: SimpleNamespace) -> str:
+    """Why the attributes of a TfIdfVectorizer list no n-grams; empty if they do."""
+    pool, starts, indices = a.pool_strings or a.pool_int64s or (), a.ngram_counts, a.ngram_indexes
+    bounds = [*starts, len(pool)]
+    if not starts or starts[0] != 0 or any(end < start for start, end in pairwise(bounds)):
+        return f"`ngram_counts` {list(starts)} do not divide a pool of {len(pool)} elements"
+    if uneven := [n for n, (start, end) in enumerate(pairwise(bounds), 1) if (end - start) % n]:
+        return f"the part of the pool with n-grams of {uneven[0]} elements has an incomplete one"
+    grams = sum((end - start) // n for n, (start, end) in enumerate(pairwise(bounds), 1))
+    if len(indices) != grams or min(indices, default=0) < 0:
+        return f"`ngram_indexes` has {len(indices)} indices from 0 on for {grams} n-grams"
+    if a.weights and len(a.weights) != grams:
+        return f"`weights` has {len(a.weights)} elements for {grams} n-grams"
+    if not 1 <= a.min_gram_length <= a.max_gram_length or a.max_skip_count < 0:
+        lengths = f"{a.min_gram_length} to {a.max_gram_length}"
+        return f"n-grams of {lengths} elements with {a.max_skip_count} skipped are impossible"
+    return ""
 
 
 @op(
