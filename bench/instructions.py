@@ -15,6 +15,7 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -175,17 +176,17 @@ def int8() -> onnx.ModelProto:
     )  # fmt: skip
 
 
-def int4() -> onnx.ModelProto:
-    node = "y = com.microsoft.MatMulNBits <K = 256, N = 256, bits = 4, block_size = 32, accuracy_level = 4> (x, w, s)"
+def blocks(bits: int) -> onnx.ModelProto:
+    sizes = f"K = 256, N = 256, bits = {bits}, block_size = 32, accuracy_level = 4"
     return _graph(
-        f"g (float[128,256] x) => (float[128,256] y) {{ {node} }}",
-        w=_random(256, 8, 16, dtype=np.uint8), s=np.abs(_random(256, 8)),
+        f"g (float[128,256] x) => (float[128,256] y) {{ y = com.microsoft.MatMulNBits <{sizes}> (x, w, s) }}",
+        w=_random(256, 8, 4 * bits, dtype=np.uint8), s=np.abs(_random(256, 8)),
     )  # fmt: skip
 
 
 KERNELS: dict[str, Callable[[], onnx.ModelProto]] = {
     "f32 product": gemm, "Winograd 3x3": winograd, "depthwise 3x3": depthwise, "int8 product": int8,
-    "int4 blocks": int4,
+    **{f"int{bits} blocks": partial(blocks, bits) for bits in (4, 2, 8)},
 }  # fmt: skip
 
 
