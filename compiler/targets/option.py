@@ -103,6 +103,8 @@ def _hints(options: type) -> Mapping[str, Any]:
 def _converted(key: str, option: Option, value: Any) -> Any:
     if option.choices == _BOOLS:
         value = str(value).lower()  # as Python and onnxruntime spell them, too
+    if str(value) in option.choices:
+        value = str(value)  # numbers, too
     if option.choices and value not in option.choices:
         choices = ", ".join(map(str, option.choices))
         raise error("OCC0603", f"option `{key}` cannot be `{value}`", help=f"one of: {choices}")
