@@ -39,7 +39,7 @@ def tasks_of(f: TeFunc, machine: CodeMachine) -> Dim:
     (stage,) = f.stages
     if not isinstance(stage, TeStage):
         return 1
-    stage = TeStage(stage.name, stage.axes, with_approximations(stage.expr))
+    stage = TeStage(stage.name, stage.axes, with_approximations(stage.expr, machine))
     return plan_loops(stage, f.shapes, machine).tasks(stage)
 
 

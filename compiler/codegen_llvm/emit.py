@@ -14,7 +14,9 @@ from typing import Any
 
 from llvmlite import ir
 
+from occ.compiler.codegen_llvm.expressions import EXPONENTIALS
 from occ.compiler.codegen_llvm.loop_plan import LoopPlan, lanes_of, plan_loops, row_parts
+from occ.compiler.codegen_llvm.machine import CodeMachine
 from occ.compiler.codegen_llvm.memory import Env
 from occ.compiler.codegen_llvm.reductions import Reductions
 from occ.compiler.ir.dim import Dim
@@ -30,13 +32,19 @@ from occ.compiler.native_entry.loops import Body, for_loop
 from occ.compiler.native_entry.types import I32, I64
 
 
-def with_approximations(e: Expr) -> Expr:
-    """The expression with functions of f32 and narrower floats as te arithmetic."""
+def with_approximations(e: Expr, machine: CodeMachine) -> Expr:
+    """The expression with functions of f32 and narrower floats as te arithmetic.
+
+    Exponentials stay where the machine has an instruction for their last step.
+    """
 
     def visit(n: Expr) -> Expr | None:
         if not isinstance(n, Call) or n.fn not in APPROXIMATIONS or not n.dtype.is_float or n.dtype.bits > 32:
             return None
-        return cast(n.dtype, APPROXIMATIONS[n.fn](cast(F32, n.args[0])))
+        x = cast(F32, n.args[0])
+        if n.fn in EXPONENTIALS and machine.scales_by_powers:
+            return cast(n.dtype, Call(n.fn, (x,), F32))
+        return cast(n.dtype, APPROXIMATIONS[n.fn](x))
 
     return transform(e, visit)
 
@@ -62,7 +70,7 @@ class KernelEmitter(Reductions):
 
     def _stage(self, s: TeStage, *, whole: bool = False) -> None:
         """A stage: the range of positions of its parallel loop that the caller names, or the whole of it."""
-        s = TeStage(s.name, s.axes, with_approximations(s.expr))
+        s = TeStage(s.name, s.axes, with_approximations(s.expr, self.machine))
         self.symbols = axis_symbols((*s.axes, *reduce_axes(s.expr)))
         plan = plan_loops(s, self.f.shapes, self.machine)
         begin, end = (self.b.sext(a, I64) for a in self.fn.args[1:])
@@ -250,7 +258,7 @@ class KernelEmitter(Reductions):
         """Initial values, then the updates one after another: order matters if targets repeat."""
         if s.base is None and not running(s):
             self._stage(TeStage(s.name, s.axes, s.init), whole=True)
-        s = replace(s, value=with_approximations(s.value))
+        s = replace(s, value=with_approximations(s.value, self.machine))
         self.symbols = axis_symbols((*s.axes, *s.over))
         *outer, last = s.over or (Axis("", 1),)
         if passed_on(s).get(last.name) != s.axes[-1].name if s.axes else True:

@@ -14,11 +14,15 @@ from occ.compiler.codegen_llvm.memory import Env, Memory
 from occ.compiler.codegen_llvm.values import iota, lanes, memory_type, register_type, undefined
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.dtype import I64 as I64_TYPE
+from occ.compiler.ir.te.approx import exp, exp_parts
 from occ.compiler.ir.te.expr import Binary, Bitcast, Call, Carried, Cast, Const, Expr, Index, Load, Reduce, Select, Size
 from occ.compiler.ir.te.index import axis_of, is_axis, to_dim, within
 from occ.compiler.ir.te.walks import children
 from occ.compiler.native_entry.types import I1, I32, I64
+
+EXPONENTIALS = frozenset({"exp", "decay"})
 
 
 class Expressions(Memory):
@@ -73,6 +77,8 @@ class Expressions(Memory):
                 return at
             case Binary():
                 return self.o.binary(e.op, self.value(e.lhs, env), self.value(e.rhs, env), e.lhs.dtype)
+            case Call() if e.fn in EXPONENTIALS and e.dtype == F32:
+                return self._exponential(e.args[0], env)
             case Call():
                 return emit_call(self.o, e.fn, [self.value(a, env) for a in e.args], e.args[0].dtype)
             case Select():
@@ -88,6 +94,17 @@ class Expressions(Memory):
                 return env.reduced[id(e)]
             case _:
                 raise AssertionError(type(e))
+
+    def _exponential(self, x: Expr, env: Env) -> Any:
+        """`e**x` of f32: as te arithmetic, but for vectors whose exponents one instruction adds to."""
+        bits = env.width * F32.bits
+        if not lanes(self.value(x, env)) or not self.machine.scales_by_powers or bits != 512:
+            return self.value(exp(x), env)
+        factor, _, n = exp_parts(x)
+        values = [self.value(factor, env), self.value(n, env)]
+        every, rounded = ir.Constant(ir.IntType(16), -1), I32(4)  # all lanes, as the current mode rounds
+        kind = values[0].type
+        return self.o.call("llvm.x86.avx512.mask.scalef.ps.512", kind, [*values, undefined(kind), every, rounded])
 
     def _spread(self, e: Expr, env: Env) -> Any | None:
         """A position that differs between lanes by numbers; None if it does not."""

@@ -16,7 +16,7 @@ from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, step, to_dim
 from occ.compiler.ir.te.piecewise import Part, parts
 from occ.compiler.ir.te.reductions import COMBINE
-from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.te.walks import children, walk
 
 _BLOCK = 8192  # elements per task of a one-dimensional stage
 _ROWS = 4
@@ -117,9 +117,16 @@ def _chooses_by_position(r: Reduce, s: TeStage) -> bool:
     """Whether each lane takes the terms up to its own, which are read once for all lanes."""
     if not isinstance(r.body, Select) or not s.axes or not r.axes:
         return False
-    last, tested = s.axes[-1].name, {n.name for n in walk(r.body.cond) if isinstance(n, Index)}
+    last, tested = s.axes[-1].name, _compared(r.body.cond)
     shared = all(n.name != last for n in walk(r.body.then) if isinstance(n, Index))
     return shared and tested == {last, r.axes[-1].name}
+
+
+def _compared(e: Expr) -> set[str]:
+    """Axes whose positions an expression itself depends on, and not only what it loads there."""
+    if isinstance(e, Index):
+        return {e.name}
+    return set() if isinstance(e, Load) else {n for c in children(e) for n in _compared(c)}
 
 
 def _tile(

@@ -60,6 +60,11 @@ class CodeMachine:
         """Whether the processor has a feature, by LLVM's name."""
         return f"+{feature}" in self.features.split(",")
 
+    @property
+    def scales_by_powers(self) -> bool:
+        """Whether vectors of floats are multiplied by powers of two in one instruction, of any exponent."""
+        return self.has("avx512f")
+
     def multiplies_pairs(self, bits: int) -> bool:
         """Whether vectors of `bits` are multiplied as 16-bit integers and neighbours added, in one instruction."""
         needed = {512: "avx512bw", 256: "avx2"}.get(bits)

@@ -277,6 +277,8 @@ class Ops:
             if (source == F64) != (target == F64):
                 v = self.b.fptrunc(v, to) if source == F64 else self.b.fpext(v, to)
             return self.rounded(v, target)
+        if source.is_float and n and target.kind == "i" and target.bits >= 32:
+            return self._saturated(v, to, target)
         if source.is_float:
             name = "llvm.fptosi.sat" if target.kind == "i" else "llvm.fptoui.sat"
             return self.call(f"{name}.{_mangled(to)}.{_mangled(v.type)}", to, [v])
@@ -286,6 +288,17 @@ class Ops:
         if source.bits < target.bits:
             return self.b.sext(v, to) if source.kind == "i" else self.b.zext(v, to)
         return self.b.trunc(v, to) if source.bits > target.bits else v
+
+    def _saturated(self, v: Value, to: ir.Type, target: DType) -> Value:
+        """Floats to signed integers: LLVM has vectors for the conversion, but not for its saturating form."""
+        n, f = lanes(v), F64 if v.type.element == DOUBLE else F32
+        end = 2.0 ** (target.bits - 1)
+        high, low, zero = (self.constant(x, f, n) for x in (end, -end, 0.0))
+        below, above = self.b.fcmp_ordered("<", v, low), self.b.fcmp_ordered(">=", v, high)
+        inside = self.b.and_(self.b.fcmp_ordered(">=", v, low), self.b.fcmp_ordered("<", v, high))  # no NaN
+        whole = self.b.fptosi(self.b.select(inside, v, zero), to)
+        whole = self.b.select(above, self.constant(target.highest, target, n), whole)
+        return self.b.select(below, self.constant(target.lowest, target, n), whole)
 
     def from_memory(self, v: Value, dtype: DType) -> Value:
         """A loaded value as a register value."""

@@ -184,3 +184,60 @@ def test_elements_repeated_along_a_row(columns: int, cpu: str) -> None:
                 'coordinate_transformation_mode = "asymmetric"> (x, , s) }'
             )
             same_as_onnxruntime(model, cpu, {"x": x.astype(kind)})
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("extent", [1, 16, 37, 1000])
+@pytest.mark.parametrize("node", ["ArgMax", "ArgMin", "Hardmax"])
+def test_first_extremes_of_rows(node: str, extent: int, cpu: str) -> None:
+    """Also where the extreme occurs twice, and of columns."""
+    for name, kind in (("float", np.float32), ("int32", np.int32)):
+        for axis in (0, 1):
+            if node == "Hardmax" and name == "int32":
+                continue
+            out = f"{name}[5, {extent}]" if node == "Hardmax" else "int64[a, b]"
+            model = model_of(f"g ({name}[5, {extent}] x) => ({out} y) {{ y = {node} <axis = {axis}> (x) }}")
+            same_as_onnxruntime(model, cpu, {"x": RNG.integers(0, 30, (5, extent)).astype(kind)})
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("count", [16, 37, 3])
+def test_exponentials(count: int, cpu: str) -> None:
+    """Over the whole range: overflow to inf, results that are subnormal, underflow to 0, NaN. Of one number too."""
+    ends = np.array(
+        [-np.inf, -200, -104, -103.5, -100, -88, -1, -0.0, 0, 1e-9, 1, 88, 88.72, 88.8, 200, np.inf, np.nan]
+    )
+    model = model_of(
+        f"g (float[{count}] x, float[1] z) => (float[{count}] y) {{ a = Exp (x)  b = Exp (z)  y = Add (a, b) }}"
+    )
+    session = occ.compile(model, "cpu-jit", options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
+    for start in range(len(ends)):
+        x = np.resize(np.roll(ends, -start), count).astype(np.float32)
+        got = session.run({"x": x, "z": np.array([-np.inf], np.float32)})["y"]
+        with np.errstate(over="ignore"):
+            np.testing.assert_allclose(got, np.exp(x.astype(np.float64)).astype(np.float32), rtol=3e-7, atol=3e-45)
+
+
+@pytest.mark.parametrize("cpu", HERE)
+@pytest.mark.parametrize("to", ["int32", "int64"])
+@pytest.mark.parametrize("name", ["float", "double", "float16"])
+def test_casts_to_integers(name: str, to: str, cpu: str) -> None:
+    """Whole numbers near the ends, and fractions; beyond the ends they saturate (docs/numerics.md), and NaN is 0."""
+    kind = {"float": np.float32, "double": np.float64, "float16": np.float16}[name]
+    number = {"int32": 6, "int64": 7}[to]
+    limits = np.iinfo(to)
+    model = model_of(f"g ({name}[n] x) => ({to}[n] y) {{ y = Cast <to = {number}> (x) }}")
+    session = occ.compile(model, "cpu-jit", options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
+    for count in (1, 16, 37):
+        x = np.resize(np.array([-2.5, -0.5, 0.0, 1.75, 3000, -3000, np.nan, np.inf, -np.inf]), count).astype(kind)
+        with np.errstate(invalid="ignore"):
+            want = np.where(np.isfinite(x), x, 0).astype(to)
+        want = np.where(x == np.inf, limits.max, np.where(x == -np.inf, limits.min, want))
+        np.testing.assert_array_equal(session.run({"x": x})["y"], want, strict=True)
+    if name != "float16":
+        low, high = kind(limits.min), kind(limits.max)
+        x = np.resize(
+            np.array([low, np.nextafter(low, kind(0)), np.nextafter(kind(2.0 ** (limits.bits - 1)), kind(0))]), 16
+        )
+        np.testing.assert_array_equal(session.run({"x": x})["y"], x.astype(to), strict=True)
+        assert (session.run({"x": np.full(20, 2 * high, kind)})["y"] == limits.max).all()

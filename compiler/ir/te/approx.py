@@ -66,14 +66,19 @@ def _power_of_two(n: Expr) -> Expr:
 
 def exp(x: Expr) -> Expr:
     """e**x: `x = n ln 2 + r` with `|r| <= ln 2 / 2`, then `1 + r + r*r*P(r)`; 8e-8. Overflows to inf, underflows to 0."""
+    mantissa, shifted, _ = exp_parts(x)
+    count = Bitcast(shifted, I32) - Bitcast(literal(_ROUND, F32), I32)
+    half = binary("shr", count, literal(1, I32))  # in two steps, so that subnormal results are correct
+    return mantissa * _power_of_two(half) * _power_of_two(count - half)
+
+
+def exp_parts(x: Expr) -> tuple[Expr, Expr, Expr]:
+    """A factor, a number whose low bits are n, and n as an f32, of `e**x = factor 2**n`."""
     bounded = clamp(x, -104.0, 89.0)
     shifted = bounded * _LOG2_E + _ROUND
     n = shifted - _ROUND
-    count = Bitcast(shifted, I32) - Bitcast(literal(_ROUND, F32), I32)
     r = bounded - n * _LN2_HIGH - n * _LN2_LOW
-    mantissa = r * r * _polynomial(r, _EXP) + r + 1.0
-    half = binary("shr", count, literal(1, I32))  # in two steps, so that subnormal results are correct
-    return mantissa * _power_of_two(half) * _power_of_two(count - half)
+    return r * r * _polynomial(r, _EXP) + r + 1.0, shifted, n
 
 
 def log(x: Expr) -> Expr:

@@ -19,6 +19,7 @@ from occ.compiler.ir.te.printer import te_text
 from occ.compiler.ir.te.storage import to_bytes
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.fuse.structural_key import structural_key
+from occ.compiler.passes.schedule.normalise.split_argmax import in_two_reductions
 from occ.compiler.passes.te.canonical import FLAG, canonical, checks_to_stage, split
 from occ.compiler.passes.te.collapse import collapse
 from occ.compiler.passes.te.inline import inline, materialised
@@ -210,7 +211,11 @@ class _Lowering:
 
 def _parts(f: TeFunc) -> list[TeFunc]:
     """Functions of one stage each, with some more for operands of products."""
-    return [part for whole in split(inline(f, materialised(f))) for part in split(arrange_operands(whole))]
+    made: list[TeFunc] = []
+    for part in split(inline(f, materialised(f))):
+        g = in_two_reductions(part)
+        made += split(arrange_operands(part)) if g is part else split(inline(g, materialised(g)))
+    return made
 
 
 def kernel_name(stem: str, f: TeFunc) -> tuple[str, str]:

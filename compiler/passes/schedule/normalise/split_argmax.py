@@ -20,13 +20,17 @@ def split_argmax(f: TeFunc, _machine: Machine) -> TeFunc | Declined:
     `out[i] = argmax[r<n](a[i, r])` --> `best[i] = max[r](a[i, r])`, `first[i] = min[r](a[i, r] is best[i] ? r : n)`,
     `out[i] = first[i]`; 0 where there are no elements.
     """
+    made = in_two_reductions(f)
+    return Declined("it has no ArgMax or ArgMin of a parameter") if made is f else made
+
+
+def in_two_reductions(f: TeFunc) -> TeFunc:
+    """The function with each ArgMax and ArgMin of a parameter as two reductions; itself if it has none."""
     params = {p.name for p in f.params}
     stages: list[AnyStage] = []
     for s in f.stages:
         stages += _best_and_first(s) if isinstance(s, TeStage) and _is_place(s.expr, params) else [s]
-    if len(stages) == len(f.stages):
-        return Declined("it has no ArgMax or ArgMin of a parameter")
-    return replace(f, stages=tuple(stages))
+    return f if len(stages) == len(f.stages) else replace(f, stages=tuple(stages))
 
 
 def _is_place(e: Expr, params: set[str]) -> bool:
