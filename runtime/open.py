@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from occ.runtime.artifact import Artifact
+from occ.runtime.buffers import ALIGNMENT, aligned
 from occ.runtime.device import Accelerator, CpuSubgraph, DeviceEngine
 from occ.runtime.dims import evaluate, symbols
 from occ.runtime.errors import RunError
@@ -74,12 +75,29 @@ def _native(artifact: Artifact, threads: int, run_deferred: RunDeferred | None) 
             f"the artifact was built for a processor with `{missing}`, which this one lacks{refused(missing)}",
             "build it on this machine, or for it: `-t cpu -C halide.target=x86-64-linux-sse41`",
         )
-    arrays = [np.ascontiguousarray(w) for w in artifact.weights]
+    arrays = artifact.weights = _aligned_weights(artifact)
     made = NativeEngine(artifact.manifest, arrays, artifact.code, threads, run_deferred, artifact.files)
     if sum(w.nbytes for w in arrays) >= WORTH_READING_AHEAD:  # last: mapping memory waits for reading it
         whole = used_whole(artifact.manifest)
         read_ahead([arrays[k] for k in whole], [w for k, w in enumerate(arrays) if k not in whole])
     return made
+
+
+def _aligned_weights(artifact: Artifact) -> list[np.ndarray]:
+    """The constants, those that kernels read whole at multiples of 64, as in the file.
+
+    What a compiler has just made may be anywhere, and vectors of 64 bytes, or rows of tiles, would each take two lines
+    of a cache. 32 rows of bytes by [768, 768] on Sapphire Rapids: 33 --> 19 us.
+    """
+    arrays = [np.ascontiguousarray(w) for w in artifact.weights]
+    if all(w.ctypes.data % ALIGNMENT == 0 for w in arrays):
+        return arrays
+    for k in used_whole(artifact.manifest):
+        if arrays[k].ctypes.data % ALIGNMENT:
+            made = aligned(arrays[k].shape, arrays[k].dtype)
+            made[...] = arrays[k]
+            arrays[k] = made
+    return arrays
 
 
 def used_whole(m: Manifest) -> dict[int, None]:

@@ -7,6 +7,7 @@ from occ.compiler.ir.dtype import I8, I32, U8
 from occ.compiler.ir.te.expr import Reduce
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, product_in_pairs
 from occ.compiler.ir.te.stage_schedule import StageSchedule
+from occ.compiler.ir.typical_sizes import nominal, nominal_count
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
 from occ.compiler.passes.schedule.stage_facts import (
@@ -24,6 +25,7 @@ _TILE = 16  # rows of codes, fours of terms, and columns of a tile
 # Terms: sums go from tiles through memory to vectors. 512 rows, 64 columns: 64 terms 1.06 of the speed of VNNI, 128
 # 1.15, 256 1.7; 256 columns: 64 terms 0.73, 128 1.08.
 _LEAST = 128
+_TASKS = 16  # with fewer, the slowest thread gets much more than its share
 
 
 def tile_products(f: TeFunc, machine: Machine) -> TeFunc | Declined:
@@ -83,9 +85,16 @@ def _blocks(s: TeStage, acc: TeStage, c: Contraction, rows: int, facts: Schedule
     blocks, row = out.split(here[c.tile], rows, "ShiftInwards")
     outer = [*(here[a] for a in c.batch), *(here[a] for a in c.outer)]
     counts = [*(tasks(extent_of(acc, a)) for a in (*c.batch, *c.outer))]
-    inner = [(blocks, tasks(extent_of(acc, c.tile), rows)), (panels, tasks(size, c.panel))]
-    if not _stay_near(acc, c, facts):
-        inner.reverse()
+    together = _panels_together(acc, c, rows, facts)
+    if together > 1:
+        groups, panels = out.split(panels, together, "GuardWithIf", "go", root=here[c.lanes])
+        inner = [
+            (groups, tasks(size, c.panel * together)),
+            (blocks, tasks(extent_of(acc, c.tile), rows)),
+            (panels, together),
+        ]
+    else:
+        inner = [(panels, tasks(size, c.panel)), (blocks, tasks(extent_of(acc, c.tile), rows))]
     loops = [*outer, *(loop for loop, _ in inner)]
     out.reorder(lane, vectors, row, *reversed(loops)).vectorize(lane).unroll(vectors)
     parallel(out, loops, [*counts, *(n for _, n in inner)], work(s, facts))
@@ -103,10 +112,12 @@ def _blocks(s: TeStage, acc: TeStage, c: Contraction, rows: int, facts: Schedule
     return [*out.directives, *start.directives, *update.directives]
 
 
-def _stay_near(acc: TeStage, c: Contraction, facts: ScheduleFacts) -> bool:
-    """Whether all weights stay in L2, so that each block of rows reads them, and its results are contiguous.
+def _panels_together(acc: TeStage, c: Contraction, rows: int, facts: ScheduleFacts) -> int:
+    """Panels of weights that a block of rows takes in turn, so that its results are contiguous.
 
-    128 rows by [768, 768] 74 --> 41 us, 512 by [1024, 1024] 519 --> 334 us; by [3072, 768] 211 --> 310 us.
+    They stay in L2 for the next block, and there are enough groups of them for all threads. 128 rows by [768, 768]: one
+    panel at a time 74 us, all 41; by [3072, 768]: 211 and 310.
     """
-    terms = product(extent_of(acc, a) for a in (*c.order, c.dot, c.lanes))
-    return isinstance(terms, int) and terms <= facts.machine.l2_bytes
+    columns, blocks = (-(-nominal(extent_of(acc, a)) // step) for a, step in ((c.lanes, c.panel), (c.tile, rows)))
+    panel = nominal_count(extent_of(acc, a) for a in (*c.order, c.dot)) * c.panel
+    return max(min(facts.machine.l2_bytes // 2 // panel, -(-columns * blocks // _TASKS), columns), 1)
