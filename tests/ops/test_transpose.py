@@ -80,3 +80,25 @@ def test_a_kernel_without_axes() -> None:
     graph = helper.make_graph([helper.make_node("Sub", ["a", "b"], ["y"])], "g", ports[:2], ports[2:])
     m = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
     assert occ.compile(m, "cpu").run({"a": np.float32(3), "b": np.float32(1)})["y"] == 2
+
+
+@pytest.mark.thinned
+@pytest.mark.toolchain
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8], ids=lambda t: t.__name__)
+def test_transpositions_of_any_size(dtype: type) -> None:
+    elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    ports = [helper.make_tensor_value_info(n, elem, s) for n, s in (("x", ["n", 21, "w"]), ("v", ["h", "w"]))]
+    nodes = [
+        helper.make_node("Transpose", ["x"], ["y"], perm=[0, 2, 1]),
+        helper.make_node("Transpose", ["v"], ["t"]),
+        helper.make_node("Abs", ["t"], ["u"]),
+    ]
+    results = [helper.make_tensor_value_info(n, elem, None) for n in ("y", "u")]
+    graph = helper.make_graph(nodes, "g", ports, results)
+    m = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    session = occ.compile(m, "cpu", threads=2)
+    rng = np.random.default_rng(5)
+    for n, h, w in ((1, 16, 16), (2, 15, 33), (1, 1, 64), (3, 70, 65), (0, 5, 17), (1, 0, 9), (2, 130, 1)):
+        given = {"x": rng.integers(0, 100, (n, 21, w)).astype(dtype), "v": rng.integers(0, 100, (h, w)).astype(dtype)}
+        for name, want in zip(("y", "u"), ReferenceEvaluator(m).run(None, given), strict=True):
+            np.testing.assert_array_equal(session.run(given)[name], want, err_msg=f"{name} of {n}, {h}, {w}")

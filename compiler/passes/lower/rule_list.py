@@ -35,6 +35,7 @@ from occ.compiler.passes.schedule.rules.transpose_tiles import transpose_tiles
 from occ.compiler.passes.schedule.rules.vector_folds import vector_folds
 from occ.compiler.passes.schedule.rules.vector_reduction import vector_reduction
 from occ.compiler.passes.schedule.rules.window import window
+from occ.compiler.passes.schedule.variants.full_squares import full_squares
 from occ.compiler.passes.schedule.variants.full_tiles import full_tile_planes, full_tile_rows, full_vectors
 from occ.compiler.passes.schedule.variants.skinny_gemm import skinny_gemm
 from occ.compiler.passes.schedule.variants.tile_rows import tile_rows
@@ -84,7 +85,10 @@ RULES = (
     FALLBACK,
 )
 VARIANTS = tuple(
-    map(ScheduleRule.of, (decode_variant, tile_rows, skinny_gemm, full_tile_planes, full_tile_rows, full_vectors))
+    map(
+        ScheduleRule.of,
+        (decode_variant, tile_rows, skinny_gemm, full_tile_planes, full_tile_rows, full_vectors, full_squares),
+    )
 )
 # Cheap to compile, and without them rows of symbolic length have no vectors.
 BRIEF_VARIANTS = (ScheduleRule.of(full_tile_planes),)

@@ -12,7 +12,7 @@ from occ.compiler.ir.te.roles import SQUARES
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import INNERMOST, parallel, row_tail, tasks
+from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks
 from occ.compiler.passes.schedule.rules.elementwise import across
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, facts_of, work
 from occ.compiler.targets.machine import Machine
@@ -34,8 +34,13 @@ def transpose_tiles(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     *before, s = f.stages
     if not isinstance(s, TeStage):
         return Declined("it writes at computed positions")
-    *made, s = _with_squares(s, facts_of(f, machine))
+    *made, s = with_squares(s, facts_of(f, machine))
     facts = facts_of(replace(f, stages=(*before, *made, s)) if made else f, machine)
+    return facts.scheduled(square_loops(s, facts))
+
+
+def square_loops(s: TeStage, facts: ScheduleFacts) -> Directives | Declined:
+    """The directives of `transpose_tiles` for a stage that reads squares."""
     squares = [r for r in facts.inlined_into(s) if r.role == SQUARES]
     if not squares:
         return Declined("it reduces, or reads no tensor across rows of known lengths")
@@ -50,7 +55,7 @@ def transpose_tiles(f: TeFunc, machine: Machine) -> TeFunc | Declined:
         square.bound_extent(row, _SIDE).bound_extent(column, _SIDE)
         square.reorder(row, column, *rest).vectorize(row, _SIDE).unroll(column)
         made += square.directives
-    return facts.scheduled(made)
+    return made
 
 
 def _blocks(s: TeStage, place: int, facts: ScheduleFacts) -> tuple[StageSchedule, Loop]:
@@ -61,9 +66,10 @@ def _blocks(s: TeStage, place: int, facts: ScheduleFacts) -> tuple[StageSchedule
     """
     out = StageSchedule(s)
     *outer, last = out.axes
-    side = facts.machine.line * 8 // max(s.dtype.bits, 8)
+    side = block_side(s, facts.machine)
     (rows, band, row), (columns, level, lane) = (
-        _split(out, loop, axis.extent, side) for loop, axis in ((outer[place], s.axes[place]), (last, s.axes[-1]))
+        _split(out, loop, axis.extent, side, facts)
+        for loop, axis in ((outer[place], s.axes[place]), (last, s.axes[-1]))
     )
     outer[place] = rows or band
     inner = [level, *([band] if rows else []), *([columns] if columns else [])]
@@ -73,23 +79,32 @@ def _blocks(s: TeStage, place: int, facts: ScheduleFacts) -> tuple[StageSchedule
     return out, level
 
 
-def _split(out: StageSchedule, loop: Loop, extent: Dim, side: int) -> tuple[Loop | None, Loop, Loop]:
+def _split(
+    out: StageSchedule, loop: Loop, extent: Dim, side: int, facts: ScheduleFacts
+) -> tuple[Loop | None, Loop, Loop]:
     """Loops over blocks of `side`, squares of a block, elements of a square; no blocks if all are less."""
-    if not isinstance(extent, int) or extent < side:
+    if extent < side if isinstance(extent, int) else not facts.full_tile:
         return None, *out.split(loop, _SIDE, row_tail(extent, _SIDE))
-    blocks, block = out.split(loop, side, row_tail(extent, side))
+    blocks, block = out.split(loop, side, row_tail(extent, side) if isinstance(extent, int) else "ShiftInwards")
     return blocks, *out.split(block, _SIDE)
 
 
-def _with_squares(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
+def block_side(s: TeStage, machine: Machine) -> int:
+    """Elements of a cache line."""
+    return machine.line * 8 // max(s.dtype.bits, 8)
+
+
+def with_squares(s: TeStage, facts: ScheduleFacts, *, any_size: bool = False) -> list[TeStage]:
     """Inserts a stage read along rows for what an elementwise stage reads across them.
+
+    With `any_size` also if lengths are symbolic.
 
     `out[i, j] = p[j, i]` --> `squares[i, j] = p[j, i]`, `out[i, j] = squares[i, j]`
     """
     plain = s.axes and not facts.reductions(s) and not any(isinstance(n, Reduce) for n in walk(s.expr))
     name = across(s, facts) if plain else ""
     sides = [a.extent for a in s.axes if a.name in (name, s.axes[-1].name)]
-    if not name or not all(isinstance(n, int) and n >= 2 * _SIDE for n in sides) or parts(s):
+    if not name or not all(n >= 2 * _SIDE if isinstance(n, int) else any_size for n in sides) or parts(s):
         return [s]
     certain = certain_loads(s.expr)
     made: dict[Load, TeStage] = {}
