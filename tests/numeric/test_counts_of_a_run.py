@@ -88,6 +88,27 @@ def test_values(name: str, target: str) -> None:
             np.testing.assert_allclose(found, np.asarray(one), rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+def test_counts_of_an_iteration(target: str) -> None:
+    """A loop that keeps one element less each time, in a branch."""
+    model = model_of("""g (float[3, 20] x, int64 n, bool c) => (float[a, b] y) {
+        y = If (c) <then_branch = kept () => (float[p, q] u) {
+            on = Constant <value = bool {1}> ()
+            all = Identity(x)
+            u = Loop (n, on, all) <body = b (int64 i, bool go, float[r, s] v) => (bool again, float[r, t] w) {
+                again = Identity(go)
+                most = Constant <value = int64[1] {19}> ()
+                k = Sub(most, i)
+                w, at = TopK(v, k)
+            }>
+        }, else_branch = left () => (float[p, q] u) { u = Neg(x) }>
+    }""")
+    theirs, session = onnxruntime_of(model), occ.compile(model, target)
+    for n, c in ((4, True), (1, True), (2, False)):
+        feed = {"x": X, "n": np.array(n), "c": np.array(c)}
+        np.testing.assert_array_equal(session.run(feed)["y"], np.asarray(theirs.run(None, feed)[0]))
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", REFUSED)
 def test_values_that_no_run_can_have(name: str, target: str) -> None:
