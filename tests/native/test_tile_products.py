@@ -126,6 +126,19 @@ def test_sums_are_exact(rows: int | str, depth: int, columns: int, code: str, we
             np.testing.assert_array_equal(session.run(feeds)["y"], oracle.run(None, feeds)[0], strict=True)
 
 
+@pytest.mark.parametrize(("rows", "depth", "columns"), [(64, 256, 96), ("n", 256, 96), (33, 128, "m")])
+def test_products_of_two_inputs(rows: int | str, depth: int, columns: int | str) -> None:
+    """Their panels are made in the run, and VNNI multiplies them."""
+    text = f"g (uint8[{rows}, {depth}] x, int8[{depth}, {columns}] w) => (int32[{rows}, {columns}] y)"
+    model = model_of(f"{text} {{ y = MatMulInteger (x, w) }}")
+    session, oracle, rng = opened(built(model), 1), onnxruntime_of(model), np.random.default_rng(0)
+    feeds = {
+        "x": rng.integers(0, 256, (rows if isinstance(rows, int) else 70, depth)).astype(np.uint8),
+        "w": rng.integers(-128, 128, (depth, columns if isinstance(columns, int) else 77)).astype(np.int8),
+    }
+    np.testing.assert_array_equal(session.run(feeds)["y"], np.asarray(oracle.run(None, feeds)[0]), strict=True)
+
+
 @pytest.mark.parametrize(
     ("channels", "size", "filters", "taps", "batch"),
     [(64, 20, 64, 3, 1), (128, 7, 256, 1, 1), (128, 16, 48, 1, "n")],

@@ -71,8 +71,10 @@ def _unfit(acc: TeStage, c: Contraction, facts: ScheduleFacts) -> str:
         return f"its terms are not a multiple of {4 * _TILE}"
     if lower(product(extent_of(acc, a) for a in c.order)) < _LEAST // 4:
         return f"it has fewer than {_LEAST} terms"
-    stored = {p.name for p in facts.f.params} | facts.root_names
-    return "" if c.a.source in stored and c.b.source in stored else "its codes are computed where they are read"
+    params = {p.name for p in facts.f.params}
+    if c.b.source not in params:
+        return "its weights are computed"
+    return "" if c.a.source in params | facts.root_names else "its codes are computed where they are read"
 
 
 def _blocks(s: TeStage, acc: TeStage, c: Contraction, rows: int, facts: ScheduleFacts) -> Directives:
