@@ -107,6 +107,53 @@ def test_parts_of_a_join_of_any_size(level: str) -> None:
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-3, atol=1e-4)
 
 
+def products(*shapes: tuple[int | str, int, int]) -> onnx.ModelProto:
+    """Products of rows, terms and columns, beside each other, each rectified."""
+    rng = np.random.default_rng(0)
+    w = [
+        numpy_helper.from_array((rng.standard_normal((k, n)) / k).astype(np.float32), f"w{i}")
+        for i, (_, k, n) in enumerate(shapes)
+    ]
+    nodes = [helper.make_node("MatMul", [f"x{i}", f"w{i}"], [f"h{i}"]) for i in range(len(shapes))]
+    nodes += [helper.make_node("Relu", [f"h{i}"], [f"y{i}"]) for i in range(len(shapes))]
+    given = [helper.make_tensor_value_info(f"x{i}", 1, [m, k]) for i, (m, k, _) in enumerate(shapes)]
+    made = [helper.make_tensor_value_info(f"y{i}", 1, None) for i in range(len(shapes))]
+    graph = helper.make_graph(nodes, "g", given, made, w)
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 18)])
+
+
+# few and many rows, terms and columns: blocks of rows or of columns, for threads or for the cache
+SHAPES = (3136, 64, 64), (3136, 64, 256), (784, 512, 128), (784, 512, 256), (192, 256, 512), (64, 64, 512), (64, 64, 32)
+
+
+@pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4", "arm-64"])
+def test_products_share_a_kernel_whatever_their_blocks(machine: str) -> None:
+    """Lengths of blocks, their order and what threads share are values of the call."""
+    options = {"optimize": "2", "halide.target": TARGETS[machine]}
+    m = Compilation(products(*SHAPES), Settings("cpu", options=options)).advance("scheduled")
+    calls = [op for op in m.walk() if op.name == "call"]
+    assert len(calls) == len(SHAPES)
+    tiles = {f.schedule[2].args[3:] for f in m.te.values()}
+    assert len({op.attrs["te"] for op in calls}) == len(tiles), "one for each number of rows of a tile, and its tail"
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("rows", [None, "n"])
+def test_shared_products_compute_any_sizes(threads: int, rows: str | None) -> None:
+    model = products(*((rows or m, k, n) for m, k, n in SHAPES))
+    session = occ.compile(model, "cpu", options={"optimize": "2"}, threads=threads)
+    right = onnxruntime.InferenceSession(model.SerializeToString())
+    rng = np.random.default_rng(1)
+    for n in (0, 1, 9, 64, 3001) if rows else (0,):
+        given = {
+            f"x{i}": rng.standard_normal((n if rows else m, k), dtype=np.float32) for i, (m, k, _) in enumerate(SHAPES)
+        }
+        made = session.run(given)
+        for name, want in zip(made, right.run(None, given), strict=True):
+            np.testing.assert_allclose(made[name], want, rtol=1e-4, atol=1e-5)
+
+
 def over_a_plane(size: int, *channels: int) -> onnx.ModelProto:
     """Convolutions of 3x3 over a plane of known size, each to the next number of channels."""
     rng = np.random.default_rng(0)

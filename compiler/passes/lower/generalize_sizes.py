@@ -20,9 +20,11 @@ class GeneralizeSizes(Pass):
 
         `te @f[](%x: f32[3136,64], ..)`, `te @g[](%x: f32[784,128], ..)` --> `te @f[D0, D1](%x: f32[4*D0,8*D1], ..)`
     The schedule was chosen for the actual sizes, so tiles and the order of sums are those of a kernel for these sizes
-    alone. Extents that it unrolls or keeps in registers stay numbers: taps of windows, colour channels, tiles. So do
-    those that pay to be known, measured on Sapphire Rapids as the time of a kernel for any such extent over one that
-    knows it:
+    alone. The outer loops of products take one form (te/uniform_loops.py): how long blocks of rows and columns are
+    decides their order, and is a value of the call, as is how far apart rows are.
+    Extents that it unrolls or keeps in registers stay numbers: taps of windows, colour channels, tiles. So do those
+    that pay to be known, measured on Sapphire Rapids as the time of a kernel for any such extent over one that knows
+    it:
     - Planes up to 128 wide over which windows of depthwise convolutions, pools and first layers slide: 1.1 to 2.4,
       since most of their loops are at a border (MobileNet v2, ShuffleNet).
     - The channels of these, where they are the last axis: 1.06 to 1.16 (MobileNet v2), for 1 kernel more of 28.

@@ -26,13 +26,11 @@ from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
 from occ.compiler.passes.te.measured_extents import SMALL, measured_axes
 from occ.compiler.passes.te.scaled_dims import scaled
+from occ.compiler.passes.te.uniform_loops import uniform_loops
 from occ.runtime.dims import MOST_COUNTED
 
 _NEAR = 8  # how much a derived size may differ from a multiple of another one: borders of windows
-
-# Schedules whose kernels find rows by a pitch, also of whole tensors: it costs Winograd 0.98 to 1.00, products 1.01.
-_OF_PARTS = ("winograd",)
-
+_WINOGRAD, _PRODUCT = "winograd", "packed_contraction"  # kernels that find rows by a pitch, also of whole tensors
 _TRIALS = 4  # attempts: each leaves those numbers alone with which the previous one failed
 
 Slot = tuple[str, int]  # an axis of a tensor or stage, by name and position; or (name, -1), a loop over an axis
@@ -66,7 +64,7 @@ def generalized(f: TeFunc) -> General | None:
     """
     if f.halide or not all(isinstance(s, TeStage) for s in f.stages):
         return None
-    f, factors = _scaled(f)
+    f, factors = _scaled(uniform_loops(f))
     found = _with_sizes(f)
     if found is None:
         return General(f, (), factors) if factors else None
@@ -158,14 +156,13 @@ class _Sizes:
     def __init__(self, f: TeFunc, kept: frozenset[int], *, merged: bool) -> None:
         self.f, self.kept = f, kept
         self.facts: LoopFacts = loop_facts(f)
-        self.of_parts = any(d.rule in _OF_PARTS for d in f.schedule)
+        self.of_parts = not (rules := {d.rule for d in f.schedule}).isdisjoint((_WINOGRAD, _PRODUCT))
         self.parent: dict[Slot, Slot] = {}
         self.number: dict[Slot, int] = {}  # by slot, if it has one
         self.size: dict[Slot, Dim] = {}  # by root of the class
         self.values: dict[str, int] = {}
-        self.measured: set[Slot] = (
-            set() if self.of_parts else {(name, -1) for s in f.stages for name in measured_axes(s)}
-        )
+        measured = () if _WINOGRAD in rules else (name for s in f.stages for name in measured_axes(s))
+        self.measured: set[Slot] = {(name, -1) for name in measured}
         self.computed: dict[str, Dim] = {}  # by the call, of its other dims
         self.free: list[str] = []  # new dims, in order
         self._slots()
@@ -240,11 +237,11 @@ class _Sizes:
         within = layout.within
         if layout == ROW and self.of_parts and len(shape) > 1 and isinstance(shape[-1], Sym):
             within = ((len(shape) - 1, p.type.dims[-1]),)
-        around = tuple((k, n if self._is_pitch(n) else self._symbol(n)) for k, n in within)
+        around = tuple((k, n if self._is_own(n) else self._symbol(n)) for k, n in within)
         return replace(p, type=TensorType(p.type.dtype, shape, replace(layout, within=around)))
 
-    def _is_pitch(self, n: Dim) -> bool:
-        """Whether a distance of rows is a dim of its own already."""
+    def _is_own(self, n: Dim) -> bool:
+        """Whether a distance of rows, or the length of a block, is a dim of its own already."""
         extents = (d for p in (*self.f.params, *self.f.results) for d in p.type.dims)
         return isinstance(n, Sym) and n.is_symbol and not symbols(n).keys() & symbols(*extents).keys()
 
@@ -381,9 +378,8 @@ class _Sizes:
     # the schedule
 
     def _schedule(self, params: Sequence[Param]) -> tuple[Directive, ...]:
-        factors = {k: self.f.schedule[k].args[3] for k in sorted(self.facts.blocks)}
-        blocks = {k: n for k, n in factors.items() if isinstance(n, int) or (isinstance(n, Sym) and not n.is_symbol)}
-        lengths = {k: self._symbol(n, 1) for k, n in blocks.items()}
+        factors = ((k, self.f.schedule[k].args[3]) for k in sorted(self.facts.blocks))
+        lengths = {k: self._symbol(n, 1) for k, n in factors if isinstance(n, (int, Sym)) and not self._is_own(n)}
 
         def args(k: int, d: Directive) -> tuple[Arg, ...]:
             if d.call == "fetch_ahead":
