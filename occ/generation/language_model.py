@@ -20,7 +20,7 @@ from occ.generation.beams import Beams, BeamState, search
 from occ.generation.decoder import Decoders
 from occ.generation.drafts import Drafts, ModelDrafts, NgramDrafts
 from occ.generation.folder import Folder
-from occ.generation.names import DRAFT_TOKENS, LOGITS, NGRAM, STARTS
+from occ.generation.names import DRAFT_TOKENS, KEY_BLOCK, LOGITS, NGRAM, STARTS
 from occ.generation.open import open_model
 from occ.generation.requests import Constraint, Ending, GenerationRequest, generate_batch, generate_one
 from occ.generation.sampling import Sampler, Sampling
@@ -53,6 +53,8 @@ class LanguageModel:
             rounding.
         draft_tokens: how many are guessed at a time.
         options: of the target, as `-C` of the command line; an artifact stays as it was built.
+        score_prompts: whether a run returns the logits of its last 32 tokens, so that prompts are scored 32 tokens at a
+            time; without, one.
 
     Attributes:
         session: the compiled step.
@@ -83,7 +85,7 @@ class LanguageModel:
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
         several: bool = False, adapter: str | os.PathLike[str] | None = None,
         draft: str | os.PathLike[str] | None = None, draft_tokens: int = DRAFT_TOKENS,
-        options: Mapping[str, Any] | None = None,
+        options: Mapping[str, Any] | None = None, score_prompts: bool = False,
     ) -> None:  # fmt: skip
         if capacity < 2:
             raise RunError("OCC0501", f"capacity is {capacity}", "set a capacity of at least 2 tokens")
@@ -100,13 +102,14 @@ class LanguageModel:
         self._opened: Session | None = None
         self._lock = threading.Lock()
         opened = partial(open_model, folder, threads, target, options=checked_options(options))
-        self._open = lambda: opened(batched=True)
-        scored = 1 if draft is None else draft_tokens + 1
-        self.session = self._for_several() if several else opened(scored=scored)
+        scored = KEY_BLOCK if score_prompts else 1
+        self._open = lambda: opened(batched=True, scored=scored)
+        of_one = partial(opened, scored=max(scored, 1 if draft is None else draft_tokens + 1))
+        self.session = self._for_several() if several else of_one()
         if several and STARTS not in {
             i.name for i in self.session.inputs
         }:  # it cannot batch texts of different lengths
-            self._opened, self.session = None, opened()
+            self._opened, self.session = None, of_one()
         self._words = next((o.shape[-1] for o in self.session.outputs if o.name == LOGITS), None)
         self.decoders = Decoders(self.session, self.capacity)
         self._draft_tokens, self._new_drafts = draft_tokens, self._drafter(draft, threads, target)

@@ -29,7 +29,8 @@ class TextToText(LanguageModel, opens=has_encoder):
             `decoder_with_past_model.onnx`, in it or in its folder `onnx`.
         threads: as for `LanguageModel`; so is `target`.
         capacity: maximum tokens of a prompt, and of the output; less if the model supports less.
-        several: must be False; `adapter` and `draft` must be None, `options` empty, and `draft_tokens` is then ignored.
+        several: must be False; `adapter` and `draft` must be None, `options` empty; `draft_tokens` is then ignored,
+            and so is `score_prompts`: prompts are read by the encoder.
 
     Raises:
         CompileError: a part cannot be compiled.
@@ -40,7 +41,7 @@ class TextToText(LanguageModel, opens=has_encoder):
         self, path: str | os.PathLike[str], threads: int | None = None, capacity: int = 4096, *, target: str = DEFAULT,
         several: bool = False, adapter: str | os.PathLike[str] | None = None,
         draft: str | os.PathLike[str] | None = None, draft_tokens: int = DRAFT_TOKENS,
-        options: Mapping[str, str] | None = None,
+        options: Mapping[str, str] | None = None, score_prompts: bool = False,
     ) -> None:  # fmt: skip
         files = Seq2SeqFiles.of(Path(path))
         assert files is not None, "`LanguageModel` has looked"

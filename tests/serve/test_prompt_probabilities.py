@@ -96,3 +96,26 @@ def test_the_language_model_scores_prompts_by_itself(lm: occ.LanguageModel, want
     assert [p.token for p in request.prompt_logprobs] == lm.tokens_of(PROMPT)
     best = [p.top[0][0] for p in request.prompt_logprobs[1:]]
     assert best == want[:-1].argmax(-1).tolist()
+
+
+@pytest.mark.parametrize("several", [False, True])
+def test_32_tokens_of_a_prompt_are_scored_in_a_run(
+    lm: occ.LanguageModel, want: np.ndarray, several: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from occ.generation.decoder import Decoder
+    from occ.generation.requests import generate_one
+
+    assert lm.tokenizer is not None
+    folder = Path(str(lm.tokenizer.source)).parent
+    scoring = occ.LanguageModel(folder, 1, target="cpu-jit", several=several, score_prompts=True)
+    runs, append = list[int](), Decoder._append
+    monkeypatch.setattr(Decoder, "_append", lambda self, ids: runs.append(len(ids)) or append(self, ids))
+    request = scoring.request(PROMPT, 4, top_logprobs=0, scores_prompt=True)
+    ids, text = scoring.tokens_of(PROMPT), "".join(generate_one(request, scoring.decoders))
+    assert runs[:2] == [32, len(ids) - 32]
+    got = [p.logprob for p in request.prompt_logprobs[1:]]
+    np.testing.assert_allclose(got, want[np.arange(len(ids) - 1), ids[1:]], rtol=1e-4, atol=1e-4)
+    assert text == lm.generate(PROMPT, 4)
+    if several:
+        texts = [PROMPT, PROMPT[:9], PROMPT[:40]]
+        assert scoring.generate(texts, 6) == [lm.generate(t, 6) for t in texts]
