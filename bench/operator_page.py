@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping
 from math import exp, log
 from typing import Any
 
-from operator_reasons import REASONS
+from operator_reasons import OF_JIT, REASONS
 
 COLUMNS = (
     ("small", "small", "fixed", "1"), ("medium", "medium", "fixed", "1"), ("symbolic", "medium", "symbolic", "1"),
@@ -28,7 +28,15 @@ def page(found: Mapping[str, Any], name: str = "docs/reference/operator-speed.md
     made = [_HEAD.format(page=name, machine=_machine())]
     for target in sorted({key.split("|")[0] for key in found}):
         own = {key.split("|", 1)[1]: result for key, result in found.items() if key.split("|")[0] == target}
-        made += [f"## Target {target}\n", *_means(own), "", *_table(own), "", *_reasons(own), *_failures(own)]
+        made += [
+            f"## Target {target}\n",
+            *_means(own),
+            "",
+            *_table(own),
+            "",
+            *_reasons(own, OF_JIT if target == "cpu-jit" else REASONS),
+            *_failures(own),
+        ]
     return "\n".join(made)
 
 
@@ -65,7 +73,7 @@ def _cell(result: Mapping[str, Any] | None, threads: str) -> str:
     return f"{next(c for limit, c in COLOURS if ratio < limit)} {ratio:.2f}"
 
 
-def _reasons(found: Mapping[str, Any]) -> Iterator[str]:
+def _reasons(found: Mapping[str, Any], reasons: Mapping[str, str]) -> Iterator[str]:
     """Why operators are slow that are below 0.8 at medium or large size with one thread."""
     slow = [
         key.split("|")[0]
@@ -74,7 +82,7 @@ def _reasons(found: Mapping[str, Any]) -> Iterator[str]:
     ]
     if slow:
         yield "Below 0.8 at medium or large size:\n"
-        yield from (f"- {name}: {REASONS.get(name, 'Not looked into.')}" for name in dict.fromkeys(slow))
+        yield from (f"- {name}: {reasons.get(name, 'Not looked into.')}" for name in dict.fromkeys(slow))
         yield ""
 
 

@@ -31,3 +31,19 @@ REASONS: Mapping[str, str] = {
     **dict.fromkeys(("Softmax", "SpaceToDepth", "ReduceSum of columns", "ReduceMean of columns"), _MEMORY),
     "ms QLinearGlobalAveragePool": "Not looked into.",
 }  # fmt: skip
+
+_IN_MEMORY = "Each step is a kernel of its own, with its result in memory."
+_NO_BLOCKS = "Not profiled. It has no blocks for caches, and no Winograd."
+
+# The same for the target cpu-jit.
+OF_JIT: Mapping[str, str] = {
+    **{name: REASONS[name] for name in ("ms CDist", "MatMulInteger", "QLinearMatMul", "ms DynamicQuantizeMatMul")},
+    **dict.fromkeys(("Conv 3x3", "Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 7x7 of a picture"), _NO_BLOCKS),
+    **dict.fromkeys(("MatMul", "Gemm"), "f16 weights are widened in the loop of the product, once for each tile of rows."),
+    "ms MatMulNBits level 0": "The weights are unpacked to f32 in memory, transposed, and then multiplied: three kernels, of which the product takes half.",
+    **dict.fromkeys(("Softmax", "LogSoftmax", "DynamicQuantizeLinear"), _IN_MEMORY),
+    "ms QLinearSigmoid": "onnxruntime looks up a table of 256 results.",
+    "Pow": "`powf` of the C library, element by element.",
+    **dict.fromkeys(("GatherElements", "GridSample linear", "Resize linear by 2"), "Elements are loaded one at a time, and not gathered."),
+    "Compress": REASONS["Compress"],
+}  # fmt: skip
