@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, replace
 from statistics import median, quantiles
 from typing import Any
 
+from occ.runtime.machine import TILES
 from occ.runtime.manifest import Manifest
 from occ.runtime.native.engine import NativeEngine
 from occ.runtime.native.host_steps import KernelRun
@@ -131,6 +132,7 @@ def _joined(calls: Sequence[Event]) -> Event:
 # Operands of other types per lane in the time of an f32 multiply-add: four bytes, or a pair of bf16.
 _DOT_BYTES = ("avx512_zen4", "avx512_sapphirerapids", "avxvnni", "arm_dot_prod")
 _DOT_BF16 = ("avx512_zen4", "avx512_sapphirerapids")
+_IN_TILES = 32.0  # AMX multiplies 1,024 pairs of bytes in a cycle, two units of 512 bits 32 of f32
 _IN_PAIRS = 2.0  # without such an instruction, x86 multiplies pairs of 16 bits, to which bytes are widened
 _IN_THREE = 4 / 3  # others multiply bytes, add them in pairs, and add those to the sum
 
@@ -144,6 +146,8 @@ def speed_over_f32(dtypes: Sequence[str], m: Manifest) -> float:
     """
     bytes_, halves = (sum(d in kinds for d in dtypes) for kinds in (("u8", "i8"), ("bf16",)))
     if m.target == "cpu" and bytes_ > 1:
+        if TILES in m.machine.split("-"):
+            return _IN_TILES
         without = _IN_PAIRS if m.machine.startswith("x86") else _IN_THREE
         return 4.0 if any(f in m.machine for f in _DOT_BYTES) else without
     if m.target == "cpu" and halves > 1 and any(f in m.machine for f in _DOT_BF16):

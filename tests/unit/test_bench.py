@@ -87,6 +87,7 @@ def test_difference_is_a_share_of_the_largest_value() -> None:
     [
         ("cpu", "x86-64-linux-avx512_zen4", ["f32", "f32"], 1),
         ("cpu", "x86-64-linux-avx512_zen4", ["u8", "i8", "f32"], 4),
+        ("cpu", "x86-64-linux-avx512_sapphirerapids-amx_int8-no_runtime", ["u8", "i8"], 32),
         ("cpu", "x86-64-linux-avx2", ["u8", "i8"], 2),
         ("cpu", "arm-64-linux", ["u8", "i8"], 4 / 3),
         ("cpu", "x86-64-linux-avx512_zen4", ["bf16", "bf16"], 2),
