@@ -35,9 +35,12 @@ REASONS: Mapping[str, str] = {
 _IN_MEMORY = "Each step is a kernel of its own, with its result in memory."
 _NO_BLOCKS = "Not profiled. It has no blocks for caches, and no Winograd."
 
+_VECTORS = "onnxruntime multiplies in AMX tiles on this machine, `cpu-jit` in vectors (VNNI)."
+
 # The same for the target cpu-jit.
 OF_JIT: Mapping[str, str] = {
-    **{name: REASONS[name] for name in ("ms CDist", "MatMulInteger", "QLinearMatMul", "ms DynamicQuantizeMatMul")},
+    "ms CDist": REASONS["ms CDist"],
+    **dict.fromkeys(("MatMulInteger", "QLinearMatMul", "ms DynamicQuantizeMatMul"), _VECTORS),
     **dict.fromkeys(("Conv 3x3", "Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 7x7 of a picture"), _NO_BLOCKS),
     **dict.fromkeys(("MatMul", "Gemm"), "f16 weights are widened in the loop of the product, once for each tile of rows."),
     "ms MatMulNBits level 0": "The weights are unpacked to f32 in memory, transposed, and then multiplied: three kernels, of which the product takes half.",
