@@ -49,6 +49,17 @@ def _resnet(batch: Extent, *, wide: bool) -> onnx.ModelProto:
     return _classifier(g, x, channels)
 
 
+def _digits(batch: Extent) -> onnx.ModelProto:
+    """Two convolutions and a layer, as in first tutorials and in examples/digits.onnx."""
+    g = Net("digits")
+    x = g.input("x", batch, 1, 8, 8)
+    x = g.conv(g.conv(x, 1, 16, 3, 1, "Relu"), 16, 32, 3, 1, "Relu")
+    x = g.op("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    x = g.op("Reshape", x, g.constant(np.array([-1, 512])))
+    g.output(g.op("Softmax", g.op("Gemm", x, g.weight(10, 512), g.weight(10), transB=1)))
+    return g.model()
+
+
 def _vgg(batch: Extent) -> onnx.ModelProto:
     """3x3 convolutions and pools, as in VGG and SqueezeNet."""
     g, channels = Net("vgg"), 3
@@ -157,6 +168,7 @@ def _recurrent(kind: str, gates: int, directions: int) -> onnx.ModelProto:
 NETS: dict[str, Callable[[Extent], onnx.ModelProto]] = {
     "resnet18": lambda batch: _resnet(batch, wide=False),
     "resnet50": lambda batch: _resnet(batch, wide=True),
+    "digits": _digits,
     "vgg": _vgg,
     "mobilenet_v2": lambda batch: _mobilenet(batch, "relu6", squeeze=False, wide=3),
     "mobilenet_v3": lambda batch: _mobilenet(batch, "HardSwish", squeeze=True),
@@ -176,6 +188,6 @@ def common_nets() -> Iterator[tuple[str, onnx.ModelProto]]:
         yield f"{name}, one input", made(1)
         if name not in ("lstm", "bilstm", "gru"):
             yield f"{name}, any batch", made("batch")
-        if name not in ("lstm", "bilstm", "gru", "vit", "bert"):
+        if name not in ("lstm", "bilstm", "gru", "vit", "bert", "digits"):
             yield f"{name}, pictures of any size", made("any")
     yield from common_layers()

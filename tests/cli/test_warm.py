@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -11,6 +12,7 @@ from building import model_of, reference
 
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
+from occ.compiler.passes.lower.lower_te import kernel_name
 from occ.compiler.tuning import common_nets
 from occ.compiler.tuning.common_layers import LAYERS
 
@@ -50,6 +52,17 @@ def test_kernels_of_usual_networks_are_found_by_builds_of_others(occ_cli, monkey
     (y,) = occ.load(tmp_path / "other.occ")(x)
     (wanted,) = reference(other, {"x": x})
     np.testing.assert_allclose(y, wanted, rtol=1e-3, atol=1e-3)
+
+
+def test_kernels_of_the_example_are_usual_ones():
+    """With them, the README's commands run on a machine without a C++ compiler."""
+
+    def kernels(model):
+        m = Compilation(model, Settings("cpu", options={"optimize": "2"})).advance("scheduled")
+        return {kernel_name("f", f)[1] for f in m.te.values()}
+
+    example = Path(__file__).parents[2] / "examples/digits.onnx"
+    assert kernels(example) <= kernels(common_nets.NETS["digits"]("batch"))
 
 
 @pytest.mark.parametrize("name", common_nets.NETS)
