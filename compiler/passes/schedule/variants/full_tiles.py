@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 
-from occ.compiler.ir.dim import minimum
+from occ.compiler.ir.dim import Dim, Func, minimum, terms_of
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost
 from occ.compiler.passes.rules.schedule_rule import Declined, made_by
@@ -38,7 +38,7 @@ def full_tile_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     for s in facts.roots:
         if isinstance(s, TeStage) and _rule_of(s, f) in (*_PLANAR, window.__name__) and _is_window(s, facts):
             tile = _together(s, f, machine)
-            if tile > 1:
+            if tile > 1 and not _is_cut(s.axes[-2].extent):
                 test = AtMost(tile, s.axes[-2].extent)
                 made = with_variant(f, s, _mine(s, f, machine), test, lambda x, alone: _wide(x, alone, machine))
                 return Declined("rows are never that long") if made is f else made
@@ -87,12 +87,19 @@ def full_vectors(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     facts = facts_of(f, machine)
     for s in facts.roots:
         if isinstance(s, TeStage) and _rule_of(s, f) == window.__name__ and (lanes := _guarded_lanes(s, f)):
+            full = lambda x, alone: window_loops(x, ScheduleFacts(alone, machine, full_vector=True))
             placed = {d.stage for d in f.schedule if d.call == "compute_at" and d.args[0] == s.name}
+            directives = full(s, f)
+            placed |= set() if isinstance(directives, Declined) else {d.stage for d in directives} - {s.name}
             names = {x.name for x in facts.inlined_into(s)} | placed
             mine = [x for x in f.stages if isinstance(x, TeStage) and x.name in names]
-            full = lambda x, alone: window_loops(x, ScheduleFacts(alone, machine, full_vector=True))
             return with_variant(f, s, mine, AtMost(lanes, s.axes[-1].extent), full)
     return Declined("it has no columns of symbolic number that are reduced in vectors")
+
+
+def _is_cut(rows: Dim) -> bool:
+    """Whether a number of rows is the smaller or larger of two: Halide does not see then that a tile is full."""
+    return any(isinstance(a, Func) and a.name in ("min", "max") for term, _ in terms_of(rows) for a, _ in term)
 
 
 def _guarded_lanes(s: TeStage, f: TeFunc) -> int:
