@@ -98,7 +98,7 @@ def full_vectors(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _is_cut(rows: Dim) -> bool:
-    """Whether a number of rows is the smaller or larger of two: Halide does not see then that a tile is full."""
+    """Whether rows are the smaller or larger of two numbers; Halide does not see then that a tile is full."""
     return any(isinstance(a, Func) and a.name in ("min", "max") for term, _ in terms_of(rows) for a, _ in term)
 
 
