@@ -126,6 +126,18 @@ def test_sums_are_exact(rows: int | str, depth: int, columns: int, code: str, we
             np.testing.assert_array_equal(session.run(feeds)["y"], oracle.run(None, feeds)[0], strict=True)
 
 
+@pytest.mark.parametrize("rows", [16, 20, 33])
+def test_rows_of_batches(rows: int) -> None:
+    """A symbolic batch of a known number of rows each has fewer than a block of rows only if it is empty, or small."""
+    w = np.random.default_rng(rows).integers(-128, 128, (128, 64)).astype(np.int8)
+    text = f"g (uint8[n, {rows}, 128] x) => (int32[n, {rows}, 64] y) {{ y = MatMulInteger (x, w) }}"
+    model = model_of(text, {"w": w})
+    session, oracle = opened(built(model, level="2"), 1), onnxruntime_of(model)
+    for count in (0, 1, 2, 5):
+        feeds = {"x": np.random.default_rng(count).integers(0, 256, (count, rows, 128)).astype(np.uint8)}
+        np.testing.assert_array_equal(session.run(feeds)["y"], np.asarray(oracle.run(None, feeds)[0]), strict=True)
+
+
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(64, 256, 96), ("n", 256, 96), (33, 128, "m")])
 def test_products_of_two_inputs(rows: int | str, depth: int, columns: int | str) -> None:
     """Their panels are made in the run, and VNNI multiplies them."""

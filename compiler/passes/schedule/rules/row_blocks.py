@@ -38,7 +38,7 @@ def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int,
     hint, near, size = facts.hint, facts.machine.near_bytes, element_bits(acc) // 8
     depth = nominal_count(a.extent for a in reduce_axes(acc.expr))
     columns = nominal(extent_of(acc, c.lanes))
-    tiles = ceil(_least(extent_of(acc, c.tile)) / rows)
+    tiles = ceil(smallest(extent_of(acc, c.tile)) / rows)
     outermost = columns * depth * size <= near
     if hint.outer:
         outermost = hint.outer == "rows"
@@ -58,6 +58,6 @@ def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int,
     return None if isinstance(extent_of(acc, c.tile), int) else Blocks(block, 0, outermost)
 
 
-def _least(extent: Dim) -> int:
+def smallest(extent: Dim) -> int:
     """The smallest extent that a non-empty tensor can have."""
     return evaluate(extent, {name: max(s.lo, 1) for name, s in symbols(extent).items()})

@@ -10,6 +10,7 @@ from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.ir.typical_sizes import nominal, nominal_count
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import Directives, parallel, tasks
+from occ.compiler.passes.schedule.rules.row_blocks import smallest
 from occ.compiler.passes.schedule.stage_facts import (
     Contraction,
     ScheduleFacts,
@@ -50,7 +51,7 @@ def tile_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     if why := _unfit(acc, found, facts):
         return Declined(why)
     rows = block_rows(found)
-    least = rows if facts.full_tile else lower(extent_of(acc, found.tile))
+    least = rows if facts.full_tile else smallest(extent_of(acc, found.tile))
     if least < _TILE:
         return Declined(f"it may have fewer than {_TILE} rows")
     return _blocks(s, acc, found, rows if least >= rows else _TILE, facts)
