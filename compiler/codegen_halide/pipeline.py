@@ -40,7 +40,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             Fold(),
             SplitDeformConv(),
             SplitGroups(),
-            PointwiseToMatmul(),
+            *((PointwiseToMatmul(),) if options.precision != "bf16" else ()),  # whose weights on the right are rounded
             *((UseWinograd(),) if options.winograd != "off" and options.level != "1" else ()),
             UseAttention(),
             *((RoundOperands(to=options.precision),) if options.precision != "f32" else ()),
