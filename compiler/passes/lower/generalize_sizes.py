@@ -28,6 +28,9 @@ class GeneralizeSizes(Pass):
     - Planes up to 128 wide over which windows of depthwise convolutions, pools and first layers slide: 1.1 to 2.4,
       since most of their loops are at a border (MobileNet v2, ShuffleNet).
     - The channels of these, where they are the last axis: 1.06 to 1.16 (MobileNet v2), for 1 kernel more of 28.
+    - The terms of products of two operands in rows, or the columns if these are fewer: 1.7 to 2.1 (`MatMul` of two
+      inputs), since one of them is how far apart the rows of an operand are.
+    - The rows of borders up to 128 long (`Pad`): 1.8.
     - The terms of products of up to 32: 1.04 to 1.1 (MobileNet v2), for 2 kernels more of 28. Up to 128 terms it is
       about 1.02, for 6 kernels more of 48 in a YOLOv8n.
     - The planes of Winograd convolutions, whose blocks of tiles need memory of known size: Halide took 1.5 times as

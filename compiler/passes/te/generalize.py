@@ -161,7 +161,7 @@ class _Sizes:
         self.number: dict[Slot, int] = {}  # by slot, if it has one
         self.size: dict[Slot, Dim] = {}  # by root of the class
         self.values: dict[str, int] = {}
-        measured = () if _WINOGRAD in rules else (name for s in f.stages for name in measured_axes(s))
+        measured = () if _WINOGRAD in rules else (name for s in f.stages for name in measured_axes(s, self.f))
         self.measured: set[Slot] = {(name, -1) for name in measured}
         self.computed: dict[str, Dim] = {}  # by the call, of its other dims
         self.free: list[str] = []  # new dims, in order

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from occ.compiler.ir.dim import product
 from occ.compiler.ir.te.expr import Index
-from occ.compiler.ir.te.function import AnyStage, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.roles import COLUMNS, PAD
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.passes.te.dim_names import is_product
 
 SMALL = 8  # extents up to this stay numbers: taps of windows, colour channels, unrolled loops
 PLANE = 128  # and these, of planes that windows slide over which sum taps and colours alone, with their channels
+BORDERED = 128  # rows up to this long that get a border
 FEW_TERMS = 32  # products of up to this many terms know their number, which then is how far apart rows are
 
 
@@ -23,12 +25,39 @@ def _slid_axes(s: AnyStage) -> set[str]:
     return {a.name for a in s.axes for names in named if a.name in names and names & taps}
 
 
-def measured_axes(s: AnyStage) -> set[str]:
-    """Axes whose extents stay numbers; the pass generalize-sizes says how much slower kernels for any are."""
+def _is_border(s: AnyStage, f: TeFunc) -> bool:
+    """Whether a stage is the result of a kernel that puts a border around a tensor."""
+    return isinstance(s, TeStage) and s.role == PAD and s.name in {r.name for r in f.results}
+
+
+def _pitch_axes(s: TeStage, f: TeFunc) -> set[str]:
+    """The terms or the columns of a product of two operands in rows that unrolls its terms, whichever are fewer.
+
+    One of them says how far apart the rows of an operand are. Where neither is known, each of the unrolled terms finds
+    its rows from those of the term before: LLVM then loads all terms first, which do not fit the registers.
+    """
+    panels = {p.name for p in f.params if p.type.layout.tiles}
+    panels |= {t.name for t in f.stages if isinstance(t, TeStage) and t.role == COLUMNS}
+    terms = reduce_axes(s.expr)
+    unrolled = {d.args[0] for d in f.schedule if (d.stage, d.call) == (s.name, "unroll")}
+    if unrolled.isdisjoint(a.name for a in terms) or any(n.source in panels for n in loads(s.expr)):
+        return set()
+    known = {a.name: a.extent for a in (*s.axes[-1:], *terms) if isinstance(a.extent, int)}
+    return {min(known, key=known.__getitem__)} if known else set()
+
+
+def measured_axes(s: AnyStage, f: TeFunc) -> set[str]:
+    """Axes of a stage of a function whose extents stay numbers.
+
+    The pass generalize-sizes says how much slower kernels for any are.
+    """
+    if _is_border(s, f):
+        return {a.name for a in s.axes[-1:] if isinstance(a.extent, int) and a.extent <= BORDERED}
     slid, terms = _slid_axes(s), reduce_axes(*s.exprs[:1])
     small = {a.name for a in s.axes if a.name in slid and isinstance(a.extent, int) and a.extent <= PLANE}
     if slid and small == slid:
         return {*small, s.axes[-1].name}
-    if isinstance(s, TeStage) and is_product(s) and isinstance(n := product(a.extent for a in terms), int):
-        small |= {a.name for a in terms if n <= FEW_TERMS}
+    if isinstance(s, TeStage) and is_product(s):
+        n = product(a.extent for a in terms)
+        small |= {a.name for a in terms} if isinstance(n, int) and n <= FEW_TERMS else _pitch_axes(s, f)
     return small
