@@ -20,11 +20,12 @@ TARGET = "x86-64-linux-avx-avx2-f16c-fma-sse41"  # the same code everywhere
 
 def size_of(side: int, kernel: int, border: int, cache: Cache, after: str = "") -> int:
     """Bytes of the object of a convolution of a plane to one of `side` by `side`, and what comes `after` it."""
-    w = np.random.default_rng(0).standard_normal((64, 64, kernel, kernel), dtype=np.float32)
+    channels = 192 if kernel == 1 else 64  # fewer are a matrix product
+    w = np.random.default_rng(0).standard_normal((64, channels, kernel, kernel), dtype=np.float32)
     given = side + kernel - 1 - 2 * border
     pads = f"[{border}, {border}, {border}, {border}]"
-    text = f"g (float[1, 64, {given}, {given}] x) => (float[1, 64, {side}, {side}] y) {{ {'c' if after else 'y'} = Conv<pads = {pads}>(x, w) {after} }}"
-    c = Compilation(model_of(text, {"w": w}), Settings("cpu", options={"halide.target": TARGET}))
+    text = f"g (float[1, {channels}, {given}, {given}] x) => (float[1, 64, {side}, {side}] y) {{ {'c' if after else 'y'} = Conv<pads = {pads}>(x, w) {after} }}"
+    c = Compilation(model_of(text, {"w": w}), Settings("cpu", options={"halide.target": TARGET, "optimize": "3"}))
     c.advance("lowered")
     setup, _ = setup_for(TARGET, cache)
     (made,) = (setup.kernel(f) for f in c.module.te.values() if f.name.startswith(("conv", "winograd")))

@@ -137,7 +137,7 @@ def bf16(*shape: int) -> Layer:
 
 CASES = (
     # size, channels, filters, taps, step
-    case("direct", convolution, (56, 64, 64, 1, 1), summed(64), fast=True),
+    case("direct", convolution, (56, 192, 64, 1, 1), summed(192), fast=True),
     case("direct", convolution, (14, 256, 64, 1, 1), summed(256)),
     case("direct", convolution, (56, 64, 32, 3, 1), summed(576), winograd="off"),
     case("direct", convolution, (28, 128, 64, 3, 2), summed(1152)),
