@@ -24,7 +24,7 @@ from occ.compiler.passes.te.bind_dims import bind_dims, with_dims, without_whole
 from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
-from occ.compiler.passes.te.measured_extents import SMALL, measured_axes
+from occ.compiler.passes.te.measured_extents import SMALL, code_tables, measured_axes
 from occ.compiler.passes.te.scaled_dims import scaled
 from occ.compiler.passes.te.uniform_loops import uniform_loops
 from occ.runtime.dims import MOST_COUNTED
@@ -163,6 +163,7 @@ class _Sizes:
         self.values: dict[str, int] = {}
         measured = () if _WINOGRAD in rules else (name for s in f.stages for name in measured_axes(s, self.f))
         self.measured: set[Slot] = {(name, -1) for name in measured}
+        self.measured |= {slot for s in f.stages for slot in code_tables(s, f)}
         self.computed: dict[str, Dim] = {}  # by the call, of its other dims
         self.free: list[str] = []  # new dims, in order
         self._slots()

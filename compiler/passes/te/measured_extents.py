@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dim import product
-from occ.compiler.ir.te.expr import Index
+from occ.compiler.ir.dtype import U8
+from occ.compiler.ir.te.expr import Cast, Index, Load
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import COLUMNS, PAD
 from occ.compiler.ir.te.walks import walk
@@ -12,6 +13,7 @@ from occ.compiler.passes.te.dim_names import is_product
 SMALL = 8  # extents up to this stay numbers: taps of windows, colour channels, unrolled loops
 PLANE = 128  # and these, of planes that windows slide over which sum taps and colours alone, with their channels
 BORDERED = 128  # rows up to this long that get a border
+CODES = 256  # tables of this many elements, which bytes index
 FEW_TERMS = 32  # products of up to this many terms know their number, which then is how far apart rows are
 
 
@@ -61,3 +63,14 @@ def measured_axes(s: AnyStage, f: TeFunc) -> set[str]:
         n = product(a.extent for a in terms)
         small |= {a.name for a in terms} if isinstance(n, int) and n <= FEW_TERMS else _pitch_axes(s, f)
     return small
+
+
+def code_tables(s: AnyStage, f: TeFunc) -> set[tuple[str, int]]:
+    """Tables that have an element for each code of a byte, by name, and the position of the axis that a code finds."""
+    found: set[tuple[str, int]] = set()
+    for n in loads(*s.exprs):
+        for k, (i, extent) in enumerate(zip(n.index, f.shapes[n.source], strict=True)):
+            code = i.arg if isinstance(i, Cast) else i
+            if isinstance(code, Load) and code.dtype == U8 and extent == CODES:
+                found.add((n.source, k))
+    return found
