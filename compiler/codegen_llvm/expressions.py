@@ -189,9 +189,13 @@ class Expressions(Memory):
         return self._gather(e, offsets, env)
 
     def _repeats(self, flat: Dim, env: Env) -> list[int] | None:
-        """Each lane's place among half a vector of elements, or fewer; None if one is farther."""
+        """Each lane's place among half a vector of elements, or fewer; None if one is farther.
+
+        None too where the last place does not end a vector: a load of a whole one may pass the tensor's end.
+        """
         places = lane_offsets(flat, env.vector, env.width)
         near = places is not None and min(places) == 0 and max(places) < env.width // 2
+        near = near and max(places).bit_count() == max(places).bit_length()
         return places if near and (env.guard is None or not lanes(env.guard)) else None
 
     def _repeated_load(self, e: Load, offset: Any, places: list[int], env: Env) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import numpy as np
@@ -11,11 +12,15 @@ from building import model_of, onnxruntime_of
 from machines import is_here
 
 import occ
+from occ.compiler.codegen_llvm.build import emit_module
+from occ.compiler.codegen_llvm.machine import code_machine
 from occ.compiler.ir.dtype import F32, I64
 from occ.compiler.ir.te.expr import Axis, Index, Load, clamp, literal, wrap
-from occ.compiler.ir.te.function import TeStage
+from occ.compiler.ir.te.function import Param, TeFunc, TeStage
 from occ.compiler.ir.te.piecewise import parts
+from occ.compiler.ir.types import TensorType
 from occ.compiler.objects.processors import PROCESSORS
+from occ.compiler.targets.machine import machine_of
 
 HERE = ["host", *(n for n in ("x86-64-v4", "x86-64-v3", "x86-64-v2") if is_here(n))]
 RNG = np.random.default_rng(5)
@@ -241,3 +246,15 @@ def test_casts_to_integers(name: str, to: str, cpu: str) -> None:
         )
         np.testing.assert_array_equal(session.run({"x": x})["y"], x.astype(to), strict=True)
         assert (session.run({"x": np.full(20, 2 * high, kind)})["y"] == limits.max).all()
+
+
+@pytest.mark.parametrize(("columns", "whole"), [(1, True), (2, False)])
+def test_repeated_elements_in_a_column(columns: int, *, whole: bool) -> None:
+    """`y[i] = x[i//4, last]`: a vector from the first lane's element on would pass the end of `x`, unless both adjoin."""
+    x = Param("x", TensorType(F32, (16, columns)))
+    at = (Index("i") // wrap(4), wrap(columns - 1))
+    s = TeStage("y", (Axis("i", 64),), Load("x", at, F32))
+    f = TeFunc("f", (), (x,), (s,), (Param("y", TensorType(F32, (64,))),))
+    target = PROCESSORS["x86-64-v4"]
+    code = str(emit_module([f], code_machine(target, machine_of(target).vector_bits)))
+    assert bool(re.findall(r"load <\d+ x float>", code)) == whole
