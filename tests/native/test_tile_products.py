@@ -16,7 +16,9 @@ from c_library import UNSUPPORTED
 from machines import opened
 
 import occ
+from occ.compiler.ir.dim import evaluate, floordiv, symbol
 from occ.compiler.objects.processors import PROCESSORS
+from occ.compiler.passes.schedule.rules.row_blocks import smallest
 from occ.compiler.targets.machine import machine_of
 from occ.runtime import machine
 from occ.runtime.artifact import Artifact
@@ -136,6 +138,36 @@ def test_rows_of_batches(rows: int) -> None:
     for count in (0, 1, 2, 5):
         feeds = {"x": np.random.default_rng(count).integers(0, 256, (count, rows, 128)).astype(np.uint8)}
         np.testing.assert_array_equal(session.run(feeds)["y"], np.asarray(oracle.run(None, feeds)[0]), strict=True)
+
+
+@pytest.mark.parametrize("text", ["100 - N", "N + 31", "64*N", "5*N*M", "N + 2*M", "N*M + 7*N", "(N + 3)//4"])
+def test_no_extent_is_less_than_the_smallest(text: str) -> None:
+    """Blocks of rows that start before the end of a tensor with fewer rows would start before its beginning."""
+    n, m = symbol("N"), symbol("M", 3)
+    extent = {
+        "100 - N": 100 - n, "N + 31": n + 31, "64*N": 64 * n, "5*N*M": 5 * n * m, "N + 2*M": n + 2 * m,
+        "N*M + 7*N": n * m + 7 * n, "(N + 3)//4": floordiv(n + 3, 4),
+    }[text]  # fmt: skip
+    sizes = [evaluate(extent, {"N": a, "M": b}) for a in range(110) for b in range(3, 6)]
+    least = smallest(extent)
+    assert least <= min(x for x in sizes if x > 0)
+    assert least >= {"64*N": 64, "5*N*M": 15, "N + 31": 31}.get(text, 1)
+
+
+@pytest.mark.parametrize("count", [0, 1, 60, 70, 85, 99])
+def test_rows_that_others_leave(count: int) -> None:
+    """Of 100 rows `100 - N` are multiplied: fewer than a block of them are not taken for one."""
+    w = np.random.default_rng(count).integers(-128, 128, (128, 64)).astype(np.int8)
+    text = (
+        "g (uint8[100, 128] x, float[n] t) => (int32[m, 64] y) "
+        "{ s = Shape (t) e = Constant <value_ints = [100]> () a = Constant <value_ints = [0]> () "
+        "p = Slice (x, s, e, a) y = MatMulInteger (p, w) }"
+    )
+    model = model_of(text, {"w": w})
+    session, oracle = opened(built(model, level="2"), 1), onnxruntime_of(model)
+    x = np.random.default_rng(count).integers(0, 256, (100, 128)).astype(np.uint8)
+    feeds = {"x": x, "t": np.zeros(count, np.float32)}
+    np.testing.assert_array_equal(session.run(feeds)["y"], np.asarray(oracle.run(None, feeds)[0]), strict=True)
 
 
 @pytest.mark.parametrize(("rows", "depth", "columns"), [(64, 256, 96), ("n", 256, 96), (33, 128, "m")])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from math import ceil
 
-from occ.compiler.ir.dim import Dim, evaluate, symbols
+from occ.compiler.ir.dim import Dim, Symbol, lower, substitute, symbol, symbols, terms_of
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.typical_sizes import nominal, nominal_count
 from occ.compiler.passes.schedule.stage_facts import Contraction, ScheduleFacts, element_bits, extent_of
@@ -59,5 +59,11 @@ def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int,
 
 
 def smallest(extent: Dim) -> int:
-    """The smallest extent that a non-empty tensor can have."""
-    return evaluate(extent, {name: max(s.lo, 1) for name, s in symbols(extent).items()})
+    """The least that an extent certainly is unless it is 0: `64*N` --> 64, `N + 31` --> 31, `100 - N` --> 1."""
+    if isinstance(extent, int):
+        return extent
+    factors = set.intersection(*({a.name for a, _ in m if isinstance(a, Symbol)} for m, _ in terms_of(extent)))
+    found = {n: s for n, s in symbols(extent).items() if n in factors}  # none of them is 0
+    at_least = {n: symbol(n, max(s.lo, 1), s.hi, s.divisible_by) for n, s in found.items()}
+    bound = lower(substitute(extent, at_least))
+    return int(max(bound, 1))
