@@ -36,7 +36,7 @@ def _pitch_axes(s: TeStage, f: TeFunc) -> set[str]:
     """The terms or the columns of a product of two operands in rows that unrolls its terms, whichever are fewer.
 
     One of them says how far apart the rows of an operand are. Where neither is known, each of the unrolled terms finds
-    its rows from those of the term before: LLVM then loads all terms first, which do not fit the registers.
+    its rows from the rows of the term before: LLVM then loads all terms first, which do not fit the registers.
     """
     panels = {p.name for p in f.params if p.type.layout.tiles}
     panels |= {t.name for t in f.stages if isinstance(t, TeStage) and t.role == COLUMNS}
@@ -66,7 +66,7 @@ def measured_axes(s: AnyStage, f: TeFunc) -> set[str]:
 
 
 def code_tables(s: AnyStage, f: TeFunc) -> set[tuple[str, int]]:
-    """Tables that have an element for each code of a byte, by name, and the position of the axis that a code finds."""
+    """Tables with an element for each code of a byte, by name, and the position of the axis of codes."""
     found: set[tuple[str, int]] = set()
     for n in loads(*s.exprs):
         for k, (i, extent) in enumerate(zip(n.index, f.shapes[n.source], strict=True)):
