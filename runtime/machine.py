@@ -22,6 +22,8 @@ FEATURES = {
     "avx512_skylake": ("avx512f", "avx512vl", "avx512bw", "avx512dq"),
     "avx512_cannonlake": ("avx512ifma", "avx512vbmi"),
     "avx512_zen4": ("avx512_vnni", "avx512_bf16"),
+    "avx512_sapphirerapids": ("avx512_vnni", "avx512_bf16", "avx_vnni"),
+    "avxvnni": ("avx_vnni",),
     "amx_int8": ("amx_tile", "amx_int8"),
     "arm_dot_prod": ("asimddp",),
     "arm_fp16": ("asimdhp",),

@@ -36,9 +36,16 @@ struct Feature {
 };
 
 #if defined(__x86_64__)
+#define HAS(name) bool(__builtin_cpu_supports(name))
+
 bool has_f16c() {  // older compilers do not know it by name
     unsigned a, b, c, d;
     return __get_cpuid(1, &a, &b, &c, &d) && (c & bit_F16C);
+}
+
+bool has_avx_vnni() {
+    unsigned a, b, c, d;
+    return HAS("avx2") && __get_cpuid_count(7, 1, &a, &b, &c, &d) && (a & 1u << 4);
 }
 
 // Linux grants tiles (AMX) to a process that asks, with all its threads, before the first instruction that uses them:
@@ -55,7 +62,6 @@ bool has_tiles() {
 #endif
 }
 
-#define HAS(name) bool(__builtin_cpu_supports(name))
 const Feature features[] = {
     {"sse41", [] { return HAS("sse4.1"); }},
     {"avx", [] { return HAS("avx"); }},
@@ -66,6 +72,8 @@ const Feature features[] = {
     {"avx512_skylake", [] { return HAS("avx512f") && HAS("avx512vl") && HAS("avx512bw") && HAS("avx512dq"); }},
     {"avx512_cannonlake", [] { return HAS("avx512ifma") && HAS("avx512vbmi"); }},
     {"avx512_zen4", [] { return HAS("avx512vnni") && HAS("avx512bf16"); }},
+    {"avx512_sapphirerapids", [] { return HAS("avx512vnni") && HAS("avx512bf16") && has_avx_vnni(); }},
+    {"avxvnni", has_avx_vnni},
     {"amx_int8", has_tiles},
 };
 #elif defined(__aarch64__)

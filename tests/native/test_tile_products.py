@@ -207,6 +207,19 @@ def test_a_processor_without_tiles(monkeypatch: pytest.MonkeyPatch) -> None:
         open_artifact(artifact)
 
 
+@pytest.mark.parametrize(
+    ("lacks", "word"), [("avx_vnni", "avx512_sapphirerapids"), ("avx512_bf16", "avx512_sapphirerapids")]
+)
+def test_other_processors_with_avx512_are_not_taken_for_it(
+    lacks: str, word: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ice Lake lacks bf16 and Zen 4 has other VNNI instructions: code would end in SIGILL there."""
+    here = frozenset(f for flags in machine.FEATURES.values() for f in flags) - {lacks}
+    monkeypatch.setattr(machine, "flags", lambda: here)
+    monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    assert machine.missing_feature(PROCESSORS["sapphirerapids"]) == word
+
+
 REFUSED = """
 import ctypes, sys
 class Stack(ctypes.Structure):  # stack_t

@@ -59,7 +59,10 @@ def row_blocks(acc: TeStage, c: Contraction, width: int, rows: int, panels: int,
 
 
 def smallest(extent: Dim) -> int:
-    """The least that an extent certainly is unless it is 0: `64*N` --> 64, `N + 31` --> 31, `100 - N` --> 1."""
+    """The least that an extent certainly is unless it is 0.
+
+    `64*N` --> 64, `N + 31` --> 31, `100 - N` --> 1
+    """
     if isinstance(extent, int):
         return extent
     factors = set.intersection(*({a.name for a, _ in m if isinstance(a, Symbol)} for m, _ in terms_of(extent)))
