@@ -43,8 +43,9 @@ def _counted(m: Module, op: Op, *, elements: bool) -> Iterator[Dim]:
         f = m.te[op.attrs["te"]]
         given = dict(zip(f.dims, op.attrs.get("dims", ()), strict=True))
         for p in (*f.params, *f.results):
-            yield product(substitute(n, given) for n in p.type.physical)
-            yield product(n for n in p.type.physical if isinstance(n, int))
+            sizes = [substitute(n, given) for n in p.type.physical]
+            yield product(sizes)
+            yield product(n for n in sizes if isinstance(n, int))
         for v in op.inputs:
             if isinstance(v.type, TensorType) and v.type.shape is not None:
                 yield product(v.type.physical)

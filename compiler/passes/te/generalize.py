@@ -238,7 +238,7 @@ class _Sizes:
         within = layout.within
         if layout == ROW and self.of_parts and len(shape) > 1 and isinstance(shape[-1], Sym):
             within = ((len(shape) - 1, p.type.dims[-1]),)
-        around = tuple((k, n if self._is_own(n) else self._symbol(n)) for k, n in within)
+        around = tuple((k, n if self._is_own(n) else self._symbol(n, 0)) for k, n in within)  # 0 if it is empty
         return replace(p, type=TensorType(p.type.dtype, shape, replace(layout, within=around)))
 
     def _is_own(self, n: Dim) -> bool:
@@ -334,11 +334,12 @@ class _Sizes:
     def _lifted(self, e: Expr, s: AnyStage, near: Expr) -> Expr:
         """Index arithmetic with sizes instead of numbers that are sizes, of the axes that it uses where these have them."""
         own = [(n.name, -1) for n in walk(e) if isinstance(n, Index)]
+        done = {id(m) for n in loads(e) for i in n.index for m in walk(i)}  # with sizes of their own already
 
         def visit(n: Expr) -> Expr | None:
-            if isinstance(n, Const) and n.dtype == I64 and isinstance(n.value, int) and n.value > SMALL:
-                return self._named(n.value, s, near, own)
-            return None
+            if id(n) in done or not isinstance(n, Const) or n.dtype != I64:
+                return None
+            return self._named(n.value, s, near, own) if isinstance(n.value, int) and n.value > SMALL else None
 
         return transform(e, visit)
 
