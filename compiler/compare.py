@@ -53,4 +53,5 @@ def first_difference(
 
 
 def _wide(values: np.ndarray) -> Any:
-    return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)
+    with np.errstate(invalid="ignore"):  # of signalling NaNs, which memory that nothing wrote may have
+        return values.astype(np.complex128 if values.dtype.kind == "c" else np.float64)

@@ -24,6 +24,13 @@ def test_infinities_and_nan_are_the_same_as_themselves_alone(dtype) -> None:
         assert first_difference(other, special, 1e9) == (k,)
 
 
+def test_signalling_nans_of_memory_that_nothing_wrote_are_nans() -> None:
+    signalling, ones = np.full(20, 0x7FA00000, np.uint32).view(np.float32), np.ones(20, np.float32)
+    assert gaps(signalling, signalling).tolist() == [0] * 20
+    assert difference(signalling, ones) == INF
+    assert difference(ones, signalling) == INF
+
+
 def test_floats_may_be_off_by_a_share_of_the_largest_and_integers_by_nothing() -> None:
     x = np.array([[0.0, 1.0], [-10.0, 2.0]], np.float32)
     off = x + np.array([[0, 0], [0, 0.5]], np.float32)
