@@ -197,8 +197,14 @@ class KernelEmitter(Reductions):
     def _invariant(self, s: TeStage, plan: LoopPlan, at: dict[str, Any]) -> dict[int, tuple[Expr, Any]]:
         """Values that do not move along a row: LLVM cannot tell that its stores do not change what these load."""
         env = Env(at)
+        seen: dict[int, bool] = {}  # by expression: a part of several is visited once
 
         def visit(e: Expr) -> bool:
+            if id(e) not in seen:
+                seen[id(e)] = is_fixed(e)
+            return seen[id(e)]
+
+        def is_fixed(e: Expr) -> bool:
             """Whether an expression is the same for the whole row; the largest parts of others are evaluated."""
             if isinstance(e, Index):
                 return e.name != plan.vector

@@ -120,7 +120,7 @@ def test_a_pipeline_prints_in_the_form_that_is_typed(net, occ_cli) -> None:
         ("strassen=auto", {"use-strassen"}, set()),
         ("strassen=on", {"use-strassen{everywhere=true}"}, set()),
         ("winograd=off", set(), {"use-winograd"}),
-        ("precision=bf16", {"round-operands"}, set()),
+        ("precision=bf16", {"round-operands"}, {"pointwise-to-matmul"}),
         (
             "precision=int8",
             {"round-operands{to=int8}", "use-block-products{rounded=true}"},

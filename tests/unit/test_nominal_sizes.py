@@ -54,7 +54,7 @@ def fused_and_parallel(text: str, weights: dict[str, np.ndarray], kind: str) -> 
 def test_pixels_of_few_channels_are_shared_by_threads() -> None:
     """The typical image of 64 pixels would not be worth it; runs on such stay on their thread, see test_few_operations.py."""
     text = "g (float[n, 16, h, w] x) => (float[n, 32, p, q] y) { y = Conv (x, k) }"
-    weights = {"k": np.ones((32, 16, 1, 1), np.float32)}
+    weights = {"k": np.ones((32, 16, 1, 2), np.float32)}
     assert fused_and_parallel(text, weights, "conv")[1] == 1
     fixed = text.replace("n, 16, h, w", "1, 16, 8, 8")
     assert fused_and_parallel(fixed, weights, "conv")[1] == 0
