@@ -194,9 +194,10 @@ class Expressions(Memory):
         None too where the last place does not end a vector: a load of a whole one may pass the tensor's end.
         """
         places = lane_offsets(flat, env.vector, env.width)
-        near = places is not None and min(places) == 0 and max(places) < env.width // 2
-        near = near and max(places).bit_count() == max(places).bit_length()
-        return places if near and (env.guard is None or not lanes(env.guard)) else None
+        if places is None or min(places) != 0 or (env.guard is not None and lanes(env.guard)):
+            return None
+        last = max(places)
+        return places if last < env.width // 2 and last.bit_count() == last.bit_length() else None
 
     def _repeated_load(self, e: Load, offset: Any, places: list[int], env: Env) -> Any:
         """Lanes of which several have the same element."""

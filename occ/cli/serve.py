@@ -93,8 +93,9 @@ def command(
         how |= {"options": pairs(given, "-C", keys=True)}
         _serve_language_model(models[0], host, port, settings, how)
         return
-    if adapter is not None or draft is not None:
-        raise click.UsageError(f"--{'draft' if adapter is None else 'adapter'} is for language models")
+    for name, value in (("adapter", adapter), ("draft", draft), ("score-prompts", score_prompts or None)):
+        if value is not None:
+            raise click.UsageError(f"--{name} is for language models")
     found = _named(models)
     extra = {"target": target, "dims": dims_of(dims), "options": pairs(given, "-C", keys=True)}
     if find_spec("mlserver") is None:

@@ -58,7 +58,13 @@ def test_the_command_takes_drafts_and_options(folder: Path) -> None:
         process.wait(300)
 
 
-@pytest.mark.parametrize(("flags", "said"), [(["--draft", "ngram"], "--draft is for language models")])
+@pytest.mark.parametrize(
+    ("flags", "said"),
+    [
+        (["--draft", "ngram"], "--draft is for language models"),
+        (["--score-prompts"], "--score-prompts is for language models"),
+    ],
+)
 def test_what_takes_no_drafts_refuses_them(flags: list[str], said: str, occ_cli, tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(b"")
     ran = occ_cli("serve", str(tmp_path / "m.onnx"), *flags)
