@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 
 from occ.compiler.codegen_halide.literals import cpp_type, dim_text, is_counted, literal_text
 from occ.compiler.ir.dim import Dim, Sym
-from occ.compiler.ir.dtype import BOOL, F16, F32
+from occ.compiler.ir.dtype import BOOL, F16, F32, I32, U64
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import (
     Binary,
@@ -176,7 +176,10 @@ class Printer:
         read = e.arg if isinstance(e, Cast) else e
         if isinstance(read, Load) and self.positions.get(read.source) == extent:
             return found
-        return f"clamp({found}, 0, {dim_text(extent - 1)})"
+        if self._fits_int(e):
+            return f"clamp({found}, 0, {dim_text(extent - 1)})"
+        kind, last = cpp_type(e.dtype), dim_text(extent - 1, wide=True)
+        return f"cast<int>(clamp({self.data(e, guarded=guarded)}, cast<{kind}>(0), cast<{kind}>({last})))"
 
     def place(self, s: Scatter, target: Sequence[Expr]) -> str:
         """An element of a scatter, clamped to its box."""
@@ -294,7 +297,15 @@ class Printer:
             return f"te_to_int<{cpp_type(e.dtype)}>({arg})"
         if e.dtype.name == "bf16" and e.arg.dtype.is_float:
             return f"te_to_bf16({arg})"
+        if e.dtype == I32 and e.arg.dtype.is_int and not self._fits_int(e.arg):
+            low = f"(cast<uint64_t>({arg}) + {literal_text(1 << 31, U64)}) & {literal_text((1 << 32) - 1, U64)}"
+            return f"cast<int32_t>(cast<int64_t>({low}) - {literal_text(1 << 31, I64_TYPE)})"
         return f"cast<{cpp_type(e.dtype)}>({arg})"
+
+    def _fits_int(self, e: Expr) -> bool:
+        """Whether a number fits in 32 bits."""  # Halide 21 bounds an int32 of 0 to 2**32 - 1 by 0 and -1
+        low, high = self._ranges.of(e)
+        return low >= -(2**31) and high < 2**31
 
 
 def _by_zero(e: Expr) -> Expr:

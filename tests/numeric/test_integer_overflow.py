@@ -101,3 +101,15 @@ def test_product_with_a_constant_of_one_element(factor: int, target: str) -> Non
     )
     feed = {"x": np.arange(4).reshape(4, 1), "c": np.array([[5, -6, 7, 8]])}
     np.testing.assert_array_equal(occ.compile(model, target).run(feed)["y"], reference(model, feed)[0])
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("kept", [2**32 - 1, 2**32 - 2])
+@pytest.mark.parametrize("dtype", ["int64", "uint64", "uint32"])
+def test_casts_of_numbers_beyond_the_type_wrap(target: str, kept: int, dtype: str) -> None:
+    """Halide bounds a cast of 0 to 2**32 - 1 by 0 and -1: nothing of Clip was left in the last vector."""
+    text = f"g ({dtype}[n] x) => (int32[n] y) {{ a = BitwiseAnd(x, m) b = Cast <to = 6> (a) y = Clip(b, low, high) }}"
+    model = model_of(text, {"m": np.array(kept, dtype), "low": np.int32(0), "high": np.int32(10)})
+    x = np.concatenate([np.arange(-20, 20), [2**31, 2**31 - 1, 2**31 + 5]]).astype(dtype)
+    (y,) = occ.compile(model, target=target)(x)
+    np.testing.assert_array_equal(y, np.clip((x & np.array(kept, dtype)).astype(np.int32), 0, 10))

@@ -257,3 +257,18 @@ def test_what_comes_later_than_an_element_does_not_take_part() -> None:
     x[0, 300], x[1, 37] = np.inf, np.nan
     for target in ("interp", "cpu-jit"):
         np.testing.assert_array_equal(occ.compile(m, target).run({"x": x})["y"], np.cumsum(x, 1))
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("dtype", ["float16", "int8", "uint8", "int16", "float", "int64"])
+def test_the_greatest_of_each_column_of_symbolic_length(target: str, dtype: str) -> None:
+    """Halide knows that positions are less than 2**32: types of 1 and 2 bytes had values of the first row."""
+    text = f"g ({dtype}[n, m] x) => ({dtype}[k, m] v, int64[k, m] i) {{ v, i = TopK <axis = 0> (x, one) }}"
+    session = occ.compile(model_of(text, {"one": np.array([1])}), target=target)
+    for rows, columns in ((1, 1), (3, 5), (2, 16), (4, 17), (3, 40)):
+        x = (np.random.default_rng(columns).standard_normal((rows, columns)) * 50).astype(
+            {"float": "float32"}.get(dtype, dtype)
+        )
+        v, i = session(x)
+        np.testing.assert_array_equal(v, x.max(0, keepdims=True))
+        np.testing.assert_array_equal(np.take_along_axis(x, i, 0), v)
