@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 from typing import Any
 
@@ -11,16 +10,15 @@ import onnx
 import onnx.reference
 import pytest
 from building import model_of
+from guarded_child import check_guarded
 from machines import is_here
 
-import occ
 from occ.compiler.codegen_llvm.build import emit_module
 from occ.compiler.codegen_llvm.machine import code_machine
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.objects.processors import PROCESSORS
 from occ.compiler.targets.machine import machine_of
-from tools.fuzz.guard import all_guarded
 
 HERE = ["host", *(n for n in ("x86-64-v4", "x86-64-v3", "x86-64-v2") if is_here(n))]
 RNG = np.random.default_rng(2)
@@ -48,7 +46,7 @@ def test_slices(text: str, cpu: str) -> None:
                 f"g ({name}[3, {count}] x) => ({name}[3, k] y) <int64[1] a = {{{first}}}, int64[1] b = "
                 f"{{{-(2**40) if step < 0 else 2**40}}}, int64[1] c = {{1}}, int64[1] s = {{{step}}}> {{ y = Slice(x, a, b, c, s) }}"
             )
-            check(model, cpu, {"x": x}, x[:, slice(start, None, step)])
+            check_guarded(model, cpu, {"x": x}, x[:, slice(start, None, step)])
 
 
 @pytest.mark.parametrize("cpu", HERE)
@@ -61,7 +59,7 @@ def test_windows(case: str, cpu: str) -> None:
         model = model_of(f"g (float[1, 3, 11, {width}] x, {given}) => (float[1, c, h, v] y) {{ {node} }}")
         feed = {"x": x, "w": w if "(x, w)" in node else np.zeros(1, np.float32)}
         want: Any = onnx.reference.ReferenceEvaluator(model).run(None, feed)[0]
-        check(model, cpu, feed, want)
+        check_guarded(model, cpu, feed, want)
 
 
 @pytest.mark.parametrize("cpu", HERE)
@@ -69,7 +67,7 @@ def test_windows(case: str, cpu: str) -> None:
 def test_rows_that_data_name(columns: int, cpu: str) -> None:
     x, rows = RNG.standard_normal((9, columns)).astype(np.float32), np.array([[8, 0], [-1, -9], [3, 3]])
     model = model_of(f"g (float[9, {columns}] x, int64[3, 2] i) => (float[3, 2, {columns}] y) {{ y = Gather(x, i) }}")
-    check(model, cpu, {"x": x, "i": rows}, x[rows])
+    check_guarded(model, cpu, {"x": x, "i": rows}, x[rows])
 
 
 @pytest.mark.parametrize(
@@ -88,17 +86,3 @@ def test_no_lane_is_loaded_alone(text: str) -> None:
     lanes = [place for place in re.findall(r"insertelement <16 x float> .*, i32 (\d+)", code) if place != "0"]
     assert "x float>" in code
     assert not lanes
-
-
-def check(model: onnx.ModelProto, cpu: str, feed: dict[str, np.ndarray], want: np.ndarray) -> None:
-    """Results between pages that nothing may read, in a process that ends where something does."""
-    session = occ.compile(model, "cpu-jit", options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
-
-    def run() -> None:
-        for side in ("end", "start"):
-            np.testing.assert_array_equal(session.run(all_guarded(feed, side))["y"], want, strict=True)
-
-    child = multiprocessing.get_context("fork").Process(target=run)
-    child.start()
-    child.join()
-    assert child.exitcode == 0, "wrong, or a read past the end"

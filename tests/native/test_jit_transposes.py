@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import re
 
 import numpy as np
-import onnx
 import pytest
 from building import model_of
+from guarded_child import check_guarded
 from machines import is_here
 
-import occ
 from occ.compiler.codegen_llvm.build import emit_module
 from occ.compiler.codegen_llvm.machine import code_machine
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.objects.processors import PROCESSORS
 from occ.compiler.targets.machine import machine_of
-from tools.fuzz.guard import all_guarded
 
 HERE = ["host", *(n for n in ("x86-64-v4", "x86-64-v3", "x86-64-v2") if is_here(n))]
 RNG = np.random.default_rng(3)
@@ -37,20 +34,6 @@ CASES = [
 ]
 
 
-def check(model: onnx.ModelProto, cpu: str, feed: dict[str, np.ndarray], want: np.ndarray) -> None:
-    """Results between pages that nothing may read, in a process that ends where something does."""
-    session = occ.compile(model, "cpu-jit", options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
-
-    def run() -> None:
-        for side in ("end", "start"):
-            np.testing.assert_array_equal(session.run(all_guarded(feed, side))["y"], want, strict=True)
-
-    child = multiprocessing.get_context("fork").Process(target=run)
-    child.start()
-    child.join()
-    assert child.exitcode == 0, "wrong, or a read past the end"
-
-
 @pytest.mark.parametrize("cpu", HERE)
 @pytest.mark.parametrize("name", TYPES)
 @pytest.mark.parametrize(("shape", "perm"), CASES)
@@ -59,7 +42,7 @@ def test_transposes(shape: tuple[int, ...], perm: tuple[int, ...], name: str, cp
     out = ",".join(f"o{k}" for k in perm)
     for given in (",".join(map(str, shape)), ",".join(f"d{k}" for k in range(len(shape)))):
         model = model_of(f"g ({name}[{given}] x) => ({name}[{out}] y) {{ y = Transpose <perm = {list(perm)}> (x) }}")
-        check(model, cpu, {"x": x}, x.transpose(perm))
+        check_guarded(model, cpu, {"x": x}, x.transpose(perm))
 
 
 @pytest.mark.parametrize("cpu", HERE)
@@ -73,7 +56,7 @@ def test_transposes_among_arithmetic(shape: tuple[int, int], cpu: str) -> None:
         f"g (float[{n}, {m}] x, int8[{n}, {m}] k, float[{m}, {n}] z) => (float[{m}, {n}] y) "
         "{ a = Cast <to = 1> (k)  b = Add (x, a)  c = Transpose <perm = [1, 0]> (b)  y = Mul (c, z) }"
     )
-    check(model_of(text), cpu, {"x": x, "k": k, "z": z}, ((x + k).T * z).astype(np.float32))
+    check_guarded(model_of(text), cpu, {"x": x, "k": k, "z": z}, ((x + k).T * z).astype(np.float32))
 
 
 @pytest.mark.parametrize("cpu", ["x86-64-v4", "x86-64-v3", "cortex-a76"])

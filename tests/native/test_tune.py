@@ -7,6 +7,7 @@ import os
 import signal
 from dataclasses import replace
 from pathlib import Path
+from uuid import uuid4
 
 import machines
 import numpy as np
@@ -37,9 +38,10 @@ def tuned(model: onnx.ModelProto, seconds: float) -> tuple[Compilation, Tuner]:
     return Compilation(model, Settings("cpu", tune=made)), made
 
 
-def forget(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Remember under keys of this test alone."""
-    monkeypatch.setattr(Tuner, "_key", lambda _, f: digest([str(folder), f.name]))
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remember under keys of this test alone, and of this run of it."""
+    own = uuid4().hex
+    monkeypatch.setattr(Tuner, "_key", lambda _, f: digest([own, f.name]))
 
 
 def unscheduled(model: onnx.ModelProto) -> list[TeFunc]:
@@ -130,8 +132,8 @@ def test_errors_of_an_isolated_function_are_those_of_the_call() -> None:
         isolated(lambda: 1 // 0)
 
 
-def test_winners_are_used_and_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forget(tmp_path, monkeypatch)
+def test_winners_are_used_and_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
+    forget(monkeypatch)
     monkeypatch.setattr(tune, "_GAIN", -9.0)  # whatever is tried wins
     monkeypatch.setattr(tune, "TRIED", {"unroll": ("2",)})
     model = product_of("n")
@@ -156,9 +158,9 @@ def test_winners_are_used_and_remembered(tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_nothing_is_measured_without_time_and_a_spoilt_entry_counts_for_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    forget(tmp_path, monkeypatch)
+    forget(monkeypatch)
     compilation, made = tuned(mlp(), 0)
     compilation.advance("scheduled")
     assert (made.done, made.left) == ([], 2)
@@ -204,7 +206,7 @@ def test_what_cannot_be_measured_is_refused(occ_cli, tmp_path: Path, how: list[s
 
 
 def test_the_command_line_says_what_was_gained(occ_cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    forget(tmp_path, monkeypatch)
+    forget(monkeypatch)
     monkeypatch.setattr(tune, "TRIED", {"tile": ("2",)})
     onnx.save(product_of(64), tmp_path / "m.onnx")
     ran = occ_cli("build", tmp_path / "m.onnx", "-o", tmp_path / "m.occ", "--tune", "30", "--json")
