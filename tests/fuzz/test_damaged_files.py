@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import os
+import shutil
 import signal
+import weakref
 from collections.abc import Callable, Iterator
+from itertools import repeat
 from pathlib import Path
 
 import numpy as np
@@ -40,8 +44,9 @@ def test_changes_of_a_seed_are_always_the_same(kind: str) -> None:
 def test_process_says_that_it_lives(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A seed of many cases takes longer than a campaign waits for a word."""
     monkeypatch.setattr(files, "SILENT", 0.0)
+    monkeypatch.setitem(kinds.KINDS, "nothing", lambda *_: repeat(kinds.Attempt(b"", lambda _: None)))
     said: list[dict[str, object]] = []
-    files.Files("libraries", 5, tmp_path)._seed(1, said.append)
+    files.Files("nothing", 5, tmp_path)._seed(1, said.append)
     assert said.count({"seed": 1}) == 5
 
 
@@ -70,6 +75,27 @@ def test_what_is_wrong_is_seen(tmp_path: Path) -> None:
         Compilation(b"no model", Settings("interp", cache=False))
 
     assert [tried(u) for u in (lambda _: None, fails, escapes, is_refused)] == ["taken", "raised", "raised", "refused"]
+
+
+def test_finalizers_do_not_run_while_files_are_watched(tmp_path: Path) -> None:
+    """Where they remove a folder, they open it: pytest took that for a failure of the test which ran then."""
+    (tmp_path / "a" / "b").mkdir(parents=True)
+    (tmp_path / "empty").mkdir()
+
+    class Circle:
+        def __init__(self) -> None:
+            self.itself = self
+            weakref.finalize(self, shutil.rmtree, tmp_path / "a")
+
+    def fill(_: Path) -> None:
+        Circle()
+        for _k in range(200_000):
+            circle: list[object] = []
+            circle.append(circle)
+
+    assert files.tried(kinds.Attempt(b"", fill), tmp_path / "empty")[1] == "taken"
+    gc.collect()
+    assert not (tmp_path / "a").exists()
 
 
 def test_messages_change_at_any_depth() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 import tempfile
 from pathlib import Path
@@ -27,7 +28,10 @@ _READ = (
 
 
 class watched:
-    """Raises where a file outside of a folder is opened; what is installed may be read."""
+    """Raises where a file outside of a folder is opened; what is installed may be read.
+
+    Garbage is not collected meanwhile: finalizers of what was made before remove folders of their own, which opens them.
+    """
 
     _hooked = False
 
@@ -39,10 +43,14 @@ class watched:
         if not watched._hooked:
             sys.addaudithook(_audit)
             watched._hooked = True
+        self._collects = gc.isenabled()
+        gc.disable()
         _FOLDER.append(self.folder)
 
     def __exit__(self, *_: object) -> None:
         _FOLDER.clear()
+        if self._collects:
+            gc.enable()
 
 
 def _audit(event: str, args: Any) -> None:
