@@ -77,6 +77,17 @@ def test_mixture_gives_what_onnxruntime_gives(case: str, target: str) -> None:
     np.testing.assert_allclose(got, onnxruntime_gives(model, feed), rtol=1e-5, atol=2e-6)  # sums in another order
 
 
+@pytest.mark.parametrize("target", ["interp", "cpu-jit", "cpu"])
+@pytest.mark.parametrize(("fused", "width"), [(1, HIDDEN), (2, HIDDEN), (2, INNER)])
+def test_weights_that_declare_the_shapes_of_older_files(fused: int, width: int, target: str) -> None:
+    """`[experts, columns, rows]` with elements in the order of `[experts, rows, columns]`."""
+    held = {"w1": normal(EXPERTS, width, fused * INNER) / 8, "b1": None, "w2": normal(EXPERTS, INNER, width) / 6}
+    model = expert_model("MoE", (5, width), held, k=2, **(SWIGLU if fused > 1 else {}))
+    feed = {"x": normal(5, width), "router": normal(5, EXPERTS)}
+    got = occ.compile(model, target).run(feed)["y"]
+    np.testing.assert_allclose(got, onnxruntime_gives(model, feed), rtol=1e-5, atol=2e-6)  # sums in another order
+
+
 # bits, elements of a block (0: a row has one scale), zero points, shape of x, weights of the first product, attributes
 QUANTISED: dict[str, tuple[int, int, bool, tuple[int, ...], int, dict[str, Any]]] = {
     "4 bits, rows": (4, 0, False, (5, HIDDEN), 1, {"k": 2}),

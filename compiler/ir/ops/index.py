@@ -191,7 +191,7 @@ class ScatterElements:
 class ScatterND:
     def body(t, data, indices, updates, *, a):
         depth = data.rank + indices.rank - 1 - updates.rank  # the last extent of the indices
-        if indices.rank == 0 or depth < 1:
+        if indices.rank == 0 or depth < 0:
             what = f"{show_shape(data.shape)} with updates {show_shape(updates.shape)}"
             raise Invalid(f"`ScatterND` of {what}: an index of {show_shape(indices.shape)} would be of {depth} axes")
         equal_dims(
@@ -201,7 +201,7 @@ class ScatterND:
         )
         if depth > data.rank:
             raise Invalid(f"`ScatterND` indexes {depth} axes of a tensor of rank {data.rank}")
-        at = positions(t, indices, data.shape[:depth], "ScatterND")
+        at = positions(t, indices, data.shape[:depth], "ScatterND") if depth else lambda *_: wrap(0)
         n = indices.rank - 1
         over = (*indices.shape[:-1], *data.shape[depth:])
         what = f"`ScatterND`: updates {show_shape(updates.shape)} where indices and data require {show_shape(over)}"

@@ -63,10 +63,10 @@ def window_of(
         space = size + b + e - r
         if clips and lower(space) < 0:
             if isinstance(space, int):
-                space = 0 if space > -s else space
+                space = ceildiv(space, s) * s
             elif not getattr(a, "ceil_mode", 0):
                 assume_equal(dim.minimum(ceildiv(space, s), 0), dim.minimum(floordiv(space, s), 0))
-        if isinstance(space, int) and space < 0:
+        if isinstance(space, int) and space < (-s if clips else 0):
             raise Invalid(f"the window of `{name}` spans {r} elements, but the padded input has only {size + b + e}")
         if getattr(a, "ceil_mode", 0):
             steps = ceildiv(space, s) + 1

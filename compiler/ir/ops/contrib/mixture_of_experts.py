@@ -177,6 +177,22 @@ def _check_router(a: SimpleNamespace) -> None:
         raise Invalid(f"a mixture of experts with use_sparse_mixer and k={a.k}", code="OCC0107", help="k is 2 there")
 
 
+def _rows_first(b: GraphBuilder, x: Value, w1: Value, w2: Value, w3: Value | None) -> tuple[Value, Value, Value | None]:
+    """Weights `[E, I, H]`, `[E, H, I]` and `[E, I, H]`, which older files declare as `[E, H, I]`, `[E, I, H]`, `[E, H, I]`.
+
+    Their elements are in the same order, which onnxruntime relies on too (`moe_helper.h`, `legacy_shape`).
+    """
+    width = x.tensor.dims[-1]
+    if w1.tensor.rank != 3 or w2.tensor.rank != 3:
+        return w1, w2, w3
+    (experts, *first), (_, inner, last) = w1.tensor.dims, w2.tensor.dims
+    square = inner == last == width and first[0] == width != first[1]  # a fused product tells
+    if not square and not (last == width != inner):
+        return w1, w2, w3
+    turned = [None if w is None else reshape(b, w, (experts, *reversed(w.tensor.dims[1:]))) for w in (w1, w2, w3)]
+    return turned[0], turned[1], turned[2]  # pyright: ignore[reportReturnType]
+
+
 @op(
     f"{DOMAIN}.MoE",
     signature=FormalSignature.of(
@@ -196,6 +212,7 @@ class MoE:
 
     def composite(b, x, router, w1, b1, w2, b2=None, w3=None, b3=None, *, a):
         _check_router(a)
+        w1, w2, w3 = _rows_first(b, x, w1, w2, w3)
         scores, experts = _chosen(b, x, router, (w1, w2, w3), a)
         if a.use_sparse_mixer:
             shares = _sparse_shares(b, router, scores, experts)
