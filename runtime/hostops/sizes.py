@@ -14,8 +14,20 @@ _LARGEST = 2**31 - 1  # maximum size: kernels use 32 bits
 def sizes(x: np.ndarray, *, a: SimpleNamespace) -> np.ndarray:
     """The elements of i64[n], which must be valid sizes."""
     if wrong := [int(n) for n in x if not 0 <= n <= _LARGEST]:
-        raise ValueError(f"its operands require an extent of {wrong[0]}")
+        raise ValueError(impossible(getattr(a, "operator", ""), wrong[0], _LARGEST))
     return x
+
+
+def impossible(operator: str, extent: int, most: int) -> str:
+    """Says that operands require an extent that no result can have.
+
+    Args:
+        operator: the name of the one that has the operands; may be empty.
+        extent: what they require.
+        most: the largest that is possible.
+    """
+    whose = f"the operands of `{operator}`" if operator else "its operands"
+    return f"{whose} require an extent of {extent}, but the {f'most is {most}' if extent > 0 else 'least is 0'}"
 
 
 ROUTINES: dict[str, Callable[..., Any]] = {"sizes": sizes}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
+from occ.runtime.hostops.sizes import impossible
 from occ.runtime.manifest import Manifest, Step
 from occ.runtime.native.call import CHECK, HOST, IMPOSSIBLE, KERNEL, MISFIT, NO_MEMORY, EntryCall
 from occ.runtime.native.entry_block import Native
@@ -46,7 +47,8 @@ def failure(native: Native, code: int, call: EntryCall) -> RunError:
 
 def _misfit(step: Step, call: EntryCall) -> RunError:
     if call.detail == IMPOSSIBLE:
-        return RunError("OCC0504", f"node `{_nodes(step)}`: its operands require an extent of {call.got}")
+        said = impossible(step.attrs.get("operator", ""), call.got, call.wanted)
+        return RunError("OCC0504", f"node `{_nodes(step)}`: {said}")
     sizes = f"a size of {call.got} where {call.wanted} was expected"
     return misfit(step, sizes if call.got != call.wanted else "a result of unexpected size")
 

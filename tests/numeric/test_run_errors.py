@@ -125,6 +125,43 @@ def test_sizes_that_no_result_can_have(case: str, target: str) -> None:
         compiled.run(feed)
 
 
+# Counts that a run computes, and what refuses them.
+COUNTS: dict[str, tuple[str, Mapping[str, np.ndarray], str]] = {
+    "top-k": (
+        "g (float[3] x, int64[1] k) => (float[m] y, int64[m] i) { [culprit] y, i = TopK(x, k) }",
+        {"x": np.zeros(3, np.float32), "k": np.array([-1])},
+        "the operands of `TopK` require an extent of -1, but the least is 0",
+    ),
+    "one-hot": (*NEGATIVE["one-hot"], "the operands of `OneHot` require an extent of -1, but the least is 0"),
+    "tile": (
+        "g (float[3] x, int64[1] k) => (float[m] y) { [culprit] y = Tile(x, k) }",
+        {"x": np.zeros(3, np.float32), "k": np.array([-2])},
+        "the operands of `Tile` require an extent of -2, but the least is 0",
+    ),
+    "window": (
+        "g (int64 n) => (float[m] y) { [culprit] y = HannWindow(n) }",
+        {"n": np.array(-3)},
+        "the operands of `HannWindow` require an extent of -3, but the least is 0",
+    ),
+    "range": (
+        "g (int64 n) => (int64[m] y) { [culprit] y = Range(zero, n, one) }",
+        {"n": np.array(2**40)},
+        "the operands of `Range` require an extent of 1099511627776, but the most is 2147483647",
+    ),
+}
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("case", COUNTS)
+def test_count_that_is_no_extent_is_told_with_its_operator(case: str, target: str) -> None:
+    text, feed, said = COUNTS[case]
+    weights = {"values": np.float32([0, 1]), "zero": np.array(0), "one": np.array(1)}
+    compiled = occ.compile(model_of(text, {k: v for k, v in weights.items() if k in text}, opset=20), target)
+    with pytest.raises(occ.RunError, match=f"node `culprit`: {said}") as raised:
+        compiled.run(feed)
+    assert raised.value.code == "OCC0504"
+
+
 @pytest.mark.thinned
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("dtype", ["int8", "int32", "int64"])

@@ -4,6 +4,7 @@ import numpy as np
 import onnxruntime
 import pytest
 from building import model_of
+from onnx.reference import ReferenceEvaluator
 
 import occ
 
@@ -37,3 +38,21 @@ def test_steps_beyond_the_axis(target: str, extent: str) -> None:
         want, got = session.run(None, {"x": x}), compiled.run({"x": x})
         for k, name in enumerate(CASES):
             np.testing.assert_array_equal(got[f"y{k}"], want[k], err_msg=f"{name}, of {size}", strict=True)
+
+
+@pytest.mark.parametrize("target", ["interp", "cpu-jit", pytest.param("cpu", marks=pytest.mark.toolchain)])
+@pytest.mark.parametrize("step", [-1, -2])
+@pytest.mark.parametrize("end", [ENDS, 2**31 - 1])
+def test_greatest_number_does_not_end_a_slice_backwards(end: int, step: int, target: str) -> None:
+    """It is a place past the end, as in numpy; onnxruntime takes it for the beginning (docs/numerics.md)."""
+    model = model_of(
+        "g (float[n] x, int64[1] b) => (float[m] y, float[k] z)"
+        f" <int64[1] a = {{0}}, int64[1] e = {{{end}}}, int64[1] s = {{{step}}}, int64[1] first = {{-1}}>"
+        " { y = Slice(x, b, e, a, s) z = Slice(x, first, e, a, s) }"
+    )
+    compiled, reference = occ.compile(model, target), ReferenceEvaluator(model)
+    for size, begin in ((3, ENDS), (4, 2), (1, -1), (0, 0)):
+        feed = {"x": np.arange(size, dtype=np.float32), "b": np.array([begin])}
+        for got, want in zip(compiled.run(feed).values(), reference.run(None, feed), strict=True):
+            np.testing.assert_array_equal(got, want, strict=True)
+            assert got.shape == (0,)

@@ -152,7 +152,7 @@ class _Decision:
 
     def sizes(self, vector: Value, finds: Sequence[Dim]) -> Value:
         """Bind symbols to the elements of a vector; the returned value has them as sizes."""
-        self.b.op(DECIDED, vector, defines=tuple(finds))
+        self.b.op(DECIDED, vector, defines=tuple(finds), operator=self.op.name)
         return self.b.op("dims", values=tuple(finds), shape=(len(finds),))
 
 

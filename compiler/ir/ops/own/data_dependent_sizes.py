@@ -24,11 +24,12 @@ LARGEST = 2**31 - 1  # maximum size: kernels use 32 bits
 DECIDED = "sizes"
 
 
-@op(DECIDED, host=DECIDED, own_attributes="defines=values upper_bounds=sizes?")
+@op(DECIDED, host=DECIDED, own_attributes="defines=values upper_bounds=sizes? operator=text?")
 class Sizes:
     """Sizes that are the elements of a vector; `defines` has unknown ones as symbols, which this binds.
 
-    `upper_bounds` has one for each; `LARGEST` if there is none.
+    `upper_bounds` has one for each; `LARGEST` if there is none. `operator` is the name of the one whose results have
+    these sizes, for messages.
     """
 
     operands = ("x",)
@@ -79,7 +80,7 @@ class Part:
         for k, (axis, step) in enumerate(zip(a.axes, a.strides, strict=True)):
             first[axis], shape[axis] = found[2 * k : 2 * k + 2]
             stride[axis] = step
-            _lies_within(first[axis], shape[axis], step, data.shape[axis])
+            first[axis] = _within(first[axis], shape[axis], step, data.shape[axis])
         return t.map(
             shape,
             lambda *i: data[tuple(k * s + wrap(f) for k, s, f in zip(i, stride, first, strict=True))],
@@ -87,14 +88,20 @@ class Part:
         )
 
 
-def _lies_within(first: Dim, count: Dim, step: int, extent: Dim) -> None:
-    """Assume that positions are on an axis, as `slice_places` guarantees."""
-    end = first + step * (count - 1)
+def _within(first: Dim, count: Dim, step: int, extent: Dim) -> Dim:
+    """The first position, with the assumption that positions are on an axis, as `slice_places` guarantees.
+
+    Backwards it is before an axis without elements, of which nothing is read.
+    """
     if step > 0:
+        end = first + step * (count - 1)
         assume_equal(dim.minimum(end + 1, extent), end + 1)
-    else:
-        assume_equal(dim.maximum(end, 0), end)
-        assume_equal(dim.minimum(first, dim.maximum(extent - 1, 0)), first)
+        return first
+    assume_equal(dim.minimum(first, dim.maximum(extent - 1, 0)), first)
+    last = dim.minimum(first, extent - 1)
+    end = last + step * (count - 1)
+    assume_equal(dim.maximum(end, 0), end)
+    return last
 
 
 @op("range_count", own_attributes="")
