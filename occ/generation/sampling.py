@@ -11,6 +11,8 @@ import numpy as np
 from occ.generation.candidates import draw, leading, with_greatest
 from occ.runtime.errors import RunError
 
+LARGEST = 1e30  # of what logits are multiplied by, or added to, in f32
+
 
 @dataclass(frozen=True)
 class Sampling:
@@ -51,15 +53,19 @@ class Sampling:
 
     def __post_init__(self) -> None:
         for name, fits, rule in (
-            ("temperature", 0 <= self.temperature < np.inf, "0 or above"),
+            ("temperature", 0 <= self.temperature <= LARGEST, f"0 to {LARGEST:g}"),
             ("top_k", self.top_k >= 0, "0 or above"),
             ("top_p", 0 < self.top_p <= 1, "above 0 and at most 1"),
             ("min_p", 0 <= self.min_p <= 1, "0 to 1"),
             ("typical_p", 0 < self.typical_p <= 1, "above 0 and at most 1"),
-            ("repetition_penalty", 0 < self.repetition_penalty < np.inf, "above 0"),
-            ("presence_penalty", np.isfinite(self.presence_penalty), "a number"),
-            ("frequency_penalty", np.isfinite(self.frequency_penalty), "a number"),
-            ("logit_bias", not any(np.isnan(b) or b == np.inf for b in self.logit_bias.values()), "of numbers"),
+            (
+                "repetition_penalty",
+                1 / LARGEST <= self.repetition_penalty <= LARGEST,
+                f"{1 / LARGEST:g} to {LARGEST:g}",
+            ),
+            ("presence_penalty", abs(self.presence_penalty) <= LARGEST, f"a number up to {LARGEST:g}"),
+            ("frequency_penalty", abs(self.frequency_penalty) <= LARGEST, f"a number up to {LARGEST:g}"),
+            ("logit_bias", all(_is_bias(b) for b in self.logit_bias.values()), f"of numbers up to {LARGEST:g}"),
             ("bad_words_ids", all(len(w) > 0 for w in self.bad_words_ids), "of sequences that are not empty"),
         ):
             if not fits:
@@ -70,6 +76,10 @@ class Sampling:
         """Whether logits are biased or penalised before tokens are compared."""
         penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty - 1)
         return any(penalties) or bool(self.logit_bias) or bool(self.bad_words_ids)
+
+
+def _is_bias(b: float) -> bool:
+    return abs(b) <= LARGEST or b == -np.inf
 
 
 class Sampler:

@@ -153,7 +153,11 @@ def _decoded(port: Port, given: Any) -> np.ndarray:
         raise InferenceError(f"the data of the input `{port.name}` are not of the type {expected}")
     if data.size and dtype.kind in "iu" and not np.iinfo(dtype).min <= data.min() <= data.max() <= np.iinfo(dtype).max:
         raise InferenceError(f"the data of the input `{port.name}` are out of the range of {expected}")
-    return np.ascontiguousarray(data.reshape(shape), dtype)
+    try:
+        with np.errstate(over="raise"):
+            return np.ascontiguousarray(data.reshape(shape), dtype)
+    except FloatingPointError:
+        raise InferenceError(f"the data of the input `{port.name}` are out of the range of {expected}") from None
 
 
 def _encoded(name: str, value: np.ndarray, *, as_array: bool) -> ResponseOutput:

@@ -82,6 +82,10 @@ def test_logits_that_are_no_numbers_are_an_error() -> None:
         ({"typical_p": 0}, "typical_p"),
         ({"presence_penalty": float("inf")}, "presence_penalty"),
         ({"logit_bias": {1: float("nan")}}, "logit_bias"),
+        ({"logit_bias": {1: 1e300}}, "logit_bias"),
+        ({"temperature": 1e300}, "temperature"),
+        ({"repetition_penalty": 1e300}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty"),
         ({"bad_words_ids": [[]]}, "bad_words_ids"),
     ],
 )

@@ -67,6 +67,8 @@ def test_fields_that_clients_always_send_may_have_their_only_value(client: Any) 
         ({"chat_template_kwargs": {"self": 1}}, "`chat_template_kwargs` has `self`"),
         ({"logit_bias": {"5": float("nan")}}, "logit_bias.5"),
         ({"repetition_penalty": float("inf")}, "repetition_penalty"),
+        ({"repetition_penalty": 1e300}, "repetition_penalty"),
+        ({"repetition_penalty": 1e-300}, "repetition_penalty"),
         ({"messages": []}, "messages"),
     ],
 )  # fmt: skip

@@ -7,6 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, BeforeValidator, Field, model_validator
 
+from occ.generation.sampling import LARGEST
+
 _TOP = 20  # maximum number of most probable tokens, as in OpenAI's API
 # Fields of OpenAI's API without effect here: they concern accounts, storage and prices.
 _IGNORED = frozenset(
@@ -84,7 +86,7 @@ class Sampled(_Strict):
     top_k: int = Field(0, ge=0)
     min_p: float = Field(0.0, ge=0, le=1)
     typical_p: float = Field(1.0, gt=0, le=1)
-    repetition_penalty: float = Field(1.0, gt=0, allow_inf_nan=False)
+    repetition_penalty: float = Field(1.0, ge=1 / LARGEST, le=LARGEST)
 
     def settings(self) -> dict[str, Any]:
         """The request's settings for `occ.generation.sampling.Sampling`."""
