@@ -161,8 +161,8 @@ int explain(const occ_model *m, int32_t code, const Block *b) {
     if (code == OCC_MISFIT && b->call.detail == 1) {
         const long long found = b->call.got, most = b->call.wanted;
         const char *limit = found < 0 ? "least" : "most";
-        return fail(m, OCC_ERROR_RUN, "the operands of node `%s` require an extent of %lld, but the %s is %lld", nodes, found,
-                    limit, found < 0 ? 0 : most);
+        return fail(m, OCC_ERROR_RUN, "the operands of node `%s` require an extent of %lld, but the %s is %lld", nodes,
+                    found, limit, found < 0 ? 0 : most);
     }
     if (code == OCC_MISFIT) return fail(m, OCC_ERROR_RUN, "node `%s` returned other sizes than the model declares", nodes);
     if (b->call.detail == kNoMemory) {

@@ -5,12 +5,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dtype import F32, I32
 from occ.compiler.ir.operator.spec import op
+from occ.compiler.ir.ops.attention import quotient
 from occ.compiler.ir.ops.contrib.block_quantized import field
-from occ.compiler.ir.ops.contrib.mixture_of_experts import check_experts
 from occ.compiler.ir.ops.quantize import dequantized
-from occ.compiler.ir.shape import equal_dims, equal_shapes
+from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, literal
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -32,6 +33,22 @@ def _summed(t: Builder, x: Tensor, experts: Tensor, n: int, weight: Callable[...
         return total if bias is None else total + cast(F32, bias[experts[r, s], j])
 
     return t.map(acc.shape, element, name="expert_product")
+
+
+def _check_experts(
+    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, bits: int, block: int
+) -> None:
+    experts, n, width = codes.shape
+    k = width * (8 // bits)
+    equal_dims(x.shape[2], k, "the inner extents of the experts' weights")
+    blocks = quotient("QMoE", k, block) if scales.rank == 3 else 1
+    wanted = (experts, n, blocks) if scales.rank == 3 else (experts, n)
+    packed = (experts, n, -(-blocks * bits // 8)) if scales.rank == 3 else (experts, -(-n * bits // 8))
+    for what, v, shape in (("scales", scales, wanted), ("zero points", zeros, packed)):
+        if v is not None and v.shape != shape:
+            raise Invalid(f"`QMoE`: {what} have shape {show_shape(v.shape)}, not {show_shape(shape)}")
+    if bias is not None:
+        equal_shapes(bias.shape, (experts, n), "the bias of experts")
 
 
 @op("expert_product", own_attributes="", tags=("contraction",))
@@ -63,7 +80,7 @@ class ExpertProductOfBlocks:
 
     def body(t, x, experts, codes, scales, zeros=None, bias=None, *, a):
         bits, each = a.bits, 8 // a.bits
-        check_experts(x, codes, scales, zeros, bias, bits, a.block)
+        _check_experts(x, codes, scales, zeros, bias, bits, a.block)
 
         def zero(e: Expr, n: Expr, k: Expr) -> Expr:
             if zeros is None:

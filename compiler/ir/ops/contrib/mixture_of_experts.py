@@ -20,26 +20,9 @@ from occ.compiler.ir.operator.spec import FormalSignature, op
 from occ.compiler.ir.ops.attention import quotient, reshape
 from occ.compiler.ir.ops.contrib.block_quantized import check_blocks
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
-from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
-from occ.compiler.ir.te.function import Tensor
+from occ.compiler.ir.shape import equal_dims
 
 Product = Callable[[Value, int], Value | None]  # rows `[R, 1 or k, K]` times numbered matrices: f32 `[R, k, N]`
-
-
-def check_experts(
-    x: Tensor, codes: Tensor, scales: Tensor, zeros: Tensor | None, bias: Tensor | None, bits: int, block: int
-) -> None:
-    experts, n, width = codes.shape
-    k = width * (8 // bits)
-    equal_dims(x.shape[2], k, "the inner extents of the experts' weights")
-    blocks = quotient("QMoE", k, block) if scales.rank == 3 else 1
-    wanted = (experts, n, blocks) if scales.rank == 3 else (experts, n)
-    packed = (experts, n, -(-blocks * bits // 8)) if scales.rank == 3 else (experts, -(-n * bits // 8))
-    for what, v, shape in (("scales", scales, wanted), ("zero points", zeros, packed)):
-        if v is not None and v.shape != shape:
-            raise Invalid(f"`QMoE`: {what} have shape {show_shape(v.shape)}, not {show_shape(shape)}")
-    if bias is not None:
-        equal_shapes(bias.shape, (experts, n), "the bias of experts")
 
 
 def _gated(b: GraphBuilder, gate: Value, linear: Value, a: SimpleNamespace) -> Value:
@@ -178,9 +161,9 @@ def _check_router(a: SimpleNamespace) -> None:
 
 
 def _rows_first(b: GraphBuilder, x: Value, w1: Value, w2: Value, w3: Value | None) -> tuple[Value, Value, Value | None]:
-    """Weights `[E, I, H]`, `[E, H, I]` and `[E, I, H]`, which older files declare as `[E, H, I]`, `[E, I, H]`, `[E, H, I]`.
+    """Weights in the shapes `[E, I, H]`, `[E, H, I]` and `[E, I, H]`; older files declare their last two axes in turn.
 
-    Their elements are in the same order, which onnxruntime relies on too (`moe_helper.h`, `legacy_shape`).
+    The elements are in the same order there, which onnxruntime relies on too (`moe_helper.h`, `legacy_shape`).
     """
     width = x.tensor.dims[-1]
     if w1.tensor.rank != 3 or w2.tensor.rank != 3:
