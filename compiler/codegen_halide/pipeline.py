@@ -32,6 +32,7 @@ from occ.compiler.passes.pipeline import Pipeline, on_codes, to_kernels
 
 def cpu(options: CpuOptions) -> Pipeline:
     """The pipeline of `cpu`."""
+    winograd = options.winograd != "off" and options.level != "1"
     return {
         **on_codes(options, UseBlockWeights()),
         "fused": (
@@ -41,11 +42,11 @@ def cpu(options: CpuOptions) -> Pipeline:
             SplitDeformConv(),
             SplitGroups(),
             *((PointwiseToMatmul(),) if options.precision != "bf16" else ()),  # whose weights on the right are rounded
-            *((UseWinograd(),) if options.winograd != "off" and options.level != "1" else ()),
+            *((UseWinograd(),) if winograd else ()),
             UseAttention(),
             *((RoundOperands(to=options.precision),) if options.precision != "f32" else ()),
             UseBlockProducts(rounded=options.precision == "int8"),
-            UseByteProducts(),
+            UseByteProducts(winograd=winograd),
             *((UseStrassen(everywhere=options.strassen == "on"),) if options.strassen != "off" else ()),
             ShareTiedWeights(),
             UseJoins(),

@@ -119,7 +119,7 @@ def test_a_pipeline_prints_in_the_form_that_is_typed(net, occ_cli) -> None:
     [
         ("strassen=auto", {"use-strassen"}, set()),
         ("strassen=on", {"use-strassen{everywhere=true}"}, set()),
-        ("winograd=off", set(), {"use-winograd"}),
+        ("winograd=off", {"use-byte-products"}, {"use-winograd", "use-byte-products{winograd=true}"}),
         ("precision=bf16", {"round-operands"}, {"pointwise-to-matmul"}),
         (
             "precision=int8",

@@ -11,17 +11,20 @@ convolution; the usual points 0, +-1, +-2 lose four times as much.
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import cache
 from math import prod, sqrt
+from typing import Any
 
 import numpy as np
 
 from occ.compiler.ir.dim import ceildiv
+from occ.compiler.ir.dtype import I16, I32
 from occ.compiler.ir.layout import in_panels
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.te import functions as f
-from occ.compiler.ir.te.expr import Expr, equal, literal, where
+from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where
+from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.roles import WINOGRAD
 
 SIZE, SMALL = 6, 4  # sides of the input tile, and numbers of points
@@ -95,6 +98,12 @@ def transformed_weight(w: np.ndarray, size: int = SIZE) -> np.ndarray:
     return made
 
 
+def whole_weight(w: np.ndarray) -> np.ndarray:
+    """i8[O, C, 3, 3], C even --> i16[16, C/2, 2, O]: four times the `transformed_weight` of small tiles, integers."""
+    made = np.rint(4 * transformed_weight(w.astype(np.float64), SMALL)).astype(np.int16)
+    return made.reshape(len(made), -1, 2, len(w))
+
+
 def _sum(coefficients: Sequence[float], values: Sequence[Expr], parity: int) -> Expr:
     """The terms of even or odd index of a linear combination."""
     total: Expr | None = None
@@ -138,6 +147,64 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
     return value
 
 
+def _by_tiles(t: Builder, x: Tensor, u: Tensor, border: Expr, a: Any, product: Callable[..., Expr]) -> Tensor:
+    """The outputs `[N, O, H, W]` of a convolution of stride 1.
+
+    Args:
+        t: where its stages go.
+        x: the input, `[N, C, H, W]`.
+        u: the transformed weight, `[36, .., O]`; its axes between have the channels.
+        border: the value of the input around it.
+        a: the attributes `kernel_shape` and `pads`.
+        product: a term of a sum, of the transformed input by channel, a point, a filter, and indices of the axes of
+            channels, the last one first.
+    """
+    size, out = size_of(a.kernel_shape, u.shape[0]), u.shape[-1]
+    top, left, bottom, right = a.pads
+    n, c, h, w = x.shape
+    beyond = [taps - 1 for taps in a.kernel_shape]
+    (high, wide), (tall, broad) = (tuple(of(k, size) for k in a.kernel_shape) for of in (points_of, outputs_of))
+    rows, columns = h + top + bottom - beyond[0], w + left + right - beyond[1]
+    down, across = ceildiv(rows, tall), ceildiv(columns, broad)
+    # The border reaches to the end of the last tile, whose outputs past the result are discarded.
+    sizes = ((tall * down, beyond[0], h, top), (broad * across, beyond[1], w, left))
+    ends = [outputs + more - size - begin for outputs, more, size, begin in sizes]
+    padded = t.pad(x, (0, 0, top, left), (0, 0, *ends), border)
+
+    # The tiles of an image are numbered row by row: for any size, they fill tiles of the products.
+    tiles = down * across
+
+    def columns_in(i, t_, e, j, k):
+        ty, tx = t_ // across, t_ % across
+        taps = [padded[i, k, ty * tall + r, tx * broad + j] for r in range(high)]
+        return _choose(e, [_input_row(q, taps) for q in range(high)])
+
+    half = t.map([n, tiles, high, wide, c], columns_in, role=WINOGRAD["columns"])
+
+    def rows_in(e, g, i, t_, k):
+        return _choose(g, [_input_row(q, [half[i, t_, e, j, k] for j in range(wide)]) for q in range(wide)])
+
+    v = t.map([high, wide, n, tiles, c], rows_in, role=WINOGRAD["input"])
+
+    def term(e, g, i, t_, o, *over):
+        return product(lambda k: v[e, g, i, t_, k], e * wide + g, o, *over)
+
+    acc = t.sum([high, wide, n, tiles, out], u.shape[-2:0:-1], term, role=WINOGRAD["sum"])
+    m = t.map([high, wide, n, tiles, out], lambda *i: acc[i], role=WINOGRAD["products"])
+
+    def columns_out(i, ty, tx, y, g, o):
+        at = ty * across + tx
+        return _choose(y, [_output_row(q, [m[e, g, i, at, o] for e in range(high)], tall) for q in range(tall)])
+
+    z = t.map([n, down, across, tall, wide, out], columns_out, role=WINOGRAD["rows"])
+
+    def rows_out(i, o, y, x_):
+        parts = [z[i, y // tall, x_ // broad, y % tall, g, o] for g in range(wide)]
+        return _choose(x_ % broad, [_output_row(q, parts, broad) for q in range(broad)])
+
+    return t.map([n, out, rows, columns], rows_out, role=WINOGRAD["output"])
+
+
 @op(
     "winograd", tags=("contraction",), reads="channels", writes="channels", own_attributes="kernel_shape=ints pads=ints"
 )
@@ -151,53 +218,39 @@ class Winograd:
         return in_panels(u.shape, 2, (2, 0, 1), lanes, lanes)
 
     def body(t, x, u, b=None, *, a):
-        top, left, bottom, right = a.pads
-        n, c, h, w = x.shape
-        beyond = [taps - 1 for taps in a.kernel_shape]
-        size = size_of(a.kernel_shape, u.shape[0])
-        (high, wide), (tall, broad) = (tuple(of(k, size) for k in a.kernel_shape) for of in (points_of, outputs_of))
-        rows, columns = h + top + bottom - beyond[0], w + left + right - beyond[1]
-        down, across = ceildiv(rows, tall), ceildiv(columns, broad)
-        # The border reaches to the end of the last tile, whose outputs past the result are discarded.
-        sizes = ((tall * down, beyond[0], h, top), (broad * across, beyond[1], w, left))
-        ends = [outputs + more - size - begin for outputs, more, size, begin in sizes]
-        padded = t.pad(x, (0, 0, top, left), (0, 0, *ends), literal(0, x.dtype))
+        def product(v, p, o, r):
+            return f.in_acc(v(r)) * f.in_acc(u[p, r, o])
 
-        # The tiles of an image are numbered row by row: for any size, they fill tiles of the products.
-        tiles = down * across
-
-        def columns_in(i, t_, e, j, k):
-            ty, tx = t_ // across, t_ % across
-            taps = [padded[i, k, ty * tall + r, tx * broad + j] for r in range(high)]
-            return _choose(e, [_input_row(q, taps) for q in range(high)])
-
-        half = t.map([n, tiles, high, wide, c], columns_in, role=WINOGRAD["columns"])
-
-        def rows_in(e, g, i, t_, k):
-            return _choose(g, [_input_row(q, [half[i, t_, e, j, k] for j in range(wide)]) for q in range(wide)])
-
-        v = t.map([high, wide, n, tiles, c], rows_in, role=WINOGRAD["input"])
-        out = u.shape[2]
-        acc = t.sum(
-            [high, wide, n, tiles, out],
-            [c],
-            lambda e, g, i, t_, o, r: f.in_acc(v[e, g, i, t_, r]) * f.in_acc(u[e * wide + g, r, o]),
-            role=WINOGRAD["sum"],
-        )
-        m = t.map([high, wide, n, tiles, out], lambda *i: acc[i], role=WINOGRAD["products"])
-
-        def columns_out(i, ty, tx, y, g, o):
-            at = ty * across + tx
-            return _choose(y, [_output_row(q, [m[e, g, i, at, o] for e in range(high)], tall) for q in range(tall)])
-
-        z = t.map([n, down, across, tall, wide, out], columns_out, role=WINOGRAD["rows"])
-
-        def rows_out(i, o, y, x_):
-            parts = [z[i, y // tall, x_ // broad, y % tall, g, o] for g in range(wide)]
-            return _choose(x_ % broad, [_output_row(q, parts, broad) for q in range(broad)])
-
-        y = t.map([n, out, rows, columns], rows_out, role=WINOGRAD["output"])
+        y = _by_tiles(t, x, u, literal(0, x.dtype), a, product)
         return y if b is None else t.map(y.shape, lambda *i: y[i] + b[i[1]], name="conv_out")
 
 
-ALL = (Winograd,)
+@op(
+    "winograd_dot",
+    tags=("contraction",),
+    reads="channels",
+    writes="channels",
+    own_attributes="kernel_shape=ints pads=ints zero=int",
+)
+class WinogradDot:
+    """An integer convolution by F(2x2, 3x3), exact: sums of products of pairs in i16, plus the correction `total`.
+
+    The weight is `i16[16, C/2, 2, O]`, four times the transformed one (`whole_weight`): results are divided by four,
+    without a remainder. Codes of 8 bits become 11 bits, and weights 12. `zero` is the border value, and `total` has
+    the correction of each filter for it.
+    """
+
+    def weight(x, u, *_, a, lanes):
+        return in_panels(u.shape, 3, (3, 0, 1, 2), lanes, lanes, ((2, 2),))
+
+    def body(t, x, u, total, *, a):
+        wide = t.map(x.shape, lambda *i: cast(I16, x[i]), name="wide")
+
+        def product(v, p, o, q, r):
+            return cast(I32, v(r * 2 + q)) * cast(I32, u[p, r, q, o])
+
+        y = _by_tiles(t, wide, u, literal(a.zero, I16), a, product)
+        return t.map(y.shape, lambda *i: y[i] // 4 + total[i[1]], name="sums")
+
+
+ALL = (Winograd, WinogradDot)
