@@ -170,7 +170,8 @@ class Sampler:
         if s.top_p < 1:
             kept = _narrowed(kept, leading(_of(scores, kept), np.exp(_of(scores, kept)), s.top_p))
         if s.min_p > 0:
-            kept = _narrowed(kept, np.flatnonzero(_of(scores, kept) >= np.log(np.float32(s.min_p))))
+            least = np.log(np.float32(max(s.min_p, 1 / LARGEST)))
+            kept = _narrowed(kept, np.flatnonzero(_of(scores, kept) >= least))
         if s.typical_p < 1:
             kept = _narrowed(kept, _typical(_of(scores, kept), s.typical_p))
         return kept
@@ -194,8 +195,8 @@ def _typical(scores: np.ndarray, share: float) -> np.ndarray:
     """The positions whose information is closest to the entropy and that together have this share, with ties."""
     p = np.exp(scores)
     p /= p.sum(dtype=np.float64)
-    with np.errstate(divide="ignore"):
+    with np.errstate(divide="ignore", invalid="ignore"):  # a probability of 0, whose share of the entropy is 0
         information = -np.log(p)
-    entropy = np.sum(p * information, where=p > 0, dtype=np.float64)
+        entropy = np.sum(p * information, where=p > 0, dtype=np.float64)
     distance = -np.abs(information - np.float32(entropy))
     return np.flatnonzero(distance >= distance[leading(distance, p, share)].min())

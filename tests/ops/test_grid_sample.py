@@ -94,6 +94,12 @@ def test_settings_that_make_no_sense_are_errors(how: dict[str, Any], said: str) 
         Sampling(**how)
 
 
+@pytest.mark.parametrize("how", [{"min_p": 1e-300}, {"temperature": 1e-300}, {"top_p": 1e-300}, {"typical_p": 1e-300}])
+def test_settings_near_zero_choose_without_a_warning(how: dict[str, Any]) -> None:
+    sampler = Sampler(Sampling(do_sample=True, **how))
+    assert sampler.choose(np.array([-200.0, 50.0, -np.inf], np.float32)) == 1
+
+
 SCORES = st.lists(st.sampled_from([-np.inf, -3.0, -1.5, -1.0, -0.5, 0.0]), min_size=1, max_size=400)
 
 
