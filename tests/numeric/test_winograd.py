@@ -8,6 +8,7 @@ from onnx import TensorProto, helper, numpy_helper
 import occ
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.ir.ops.own.winograd import (
+    POINTS,
     SIZE,
     SMALL,
     input_rows,
@@ -42,8 +43,8 @@ def by_tiles(x: np.ndarray, w: np.ndarray, dtype: type, size: int = SIZE) -> np.
     beyond = [k // 2 + t * m - n for k, t, m, n in zip(taps, (down, across), each, sizes, strict=True)]
     padded = np.pad(x, ((0, 0), *((k // 2, n) for k, n in zip(taps, beyond, strict=True)))).astype(dtype)
     tiles = np.lib.stride_tricks.sliding_window_view(padded, sides, (1, 2))[:, :: each[0], :: each[1]]
-    b = [(np.ones((1, 1)) if k == 1 else input_rows(size)).astype(dtype) for k in taps]
-    a = [(np.ones((1, 1)) if k == 1 else output_rows(k, size)).astype(dtype) for k in taps]
+    b = [(np.ones((1, 1)) if k == 1 else input_rows(POINTS[size])).astype(dtype) for k in taps]
+    a = [(np.ones((1, 1)) if k == 1 else output_rows(k, POINTS[size])).astype(dtype) for k in taps]
     v = np.einsum("ei,cyxij,gj->egyxc", b[0], tiles, b[1], optimize=True).reshape(-1, down * across, channels)
     m = np.matmul(v, transformed_weight(w, size).astype(dtype)).reshape(*sides, down, across, w.shape[0])
     y = np.einsum("pe,egyxo,qg->oypxq", a[0], m, a[1], optimize=True)

@@ -47,6 +47,7 @@ def by_tiles(made: onnx.ModelProto, options: dict[str, str]) -> bool:
     [
         ("8, 6", (2, 8, 6), "1, 1, 1, 1"),
         ("7, 9", (1, 7, 9), "1, 1, 1, 1"),
+        ("6, 7", (1, 6, 7), "1, 1, 1, 1"),
         ("11, 8", (1, 11, 8), "0, 2, 1, 0"),
         ("h, w", (2, 13, 7), "1, 1, 1, 1"),
     ],
@@ -61,20 +62,27 @@ def test_sums_are_exact(dtype: type, size: str, shape: tuple[int, ...], pads: st
         np.testing.assert_array_equal(session.run({"x": x})["y"], reference(made, x), strict=True)
 
 
-def test_largest_sums() -> None:
-    """All weights and all codes at their ends: the transformed sums are next to the ends of i32."""
-    made = model(np.uint8, "6, 6", np.full((16, 256, 3, 3), 127, np.int8))
-    options = {"halide.target": TARGETS["x86-64-v3"]}
-    assert by_tiles(made, options)
-    x = np.full((1, 256, 6, 6), 255, np.uint8)
-    got = opened(occ.build(made, "cpu", options=options), 1).run({"x": x})["y"]
-    np.testing.assert_array_equal(got, reference(made, x), strict=True)
+@pytest.mark.parametrize(("channels", "points"), [(112, 36), (256, 16)])
+def test_largest_sums(channels: int, points: int) -> None:
+    """All weights and all codes at their ends: results times what they are divided by are next to the ends of i32.
+
+    If all channels have the same codes and weights, sums of products leave i32 as well, and wrap.
+    """
+    options, size = {"halide.target": TARGETS["x86-64-v3"]}, (channels, 9, 9)
+    for w, x in (
+        (np.full((16, channels, 3, 3), 127, np.int8), np.full((1, *size), 255, np.uint8)),
+        (np.repeat(ends(np.int8, (16, 1, 3, 3)), channels, 1), np.repeat(ends(np.uint8, (1, 1, 9, 9)), channels, 1)),
+    ):
+        made = model(np.uint8, "9, 9", w)
+        assert f"i16[{points},{channels // 2},2,16]" in str(occ.dump(made, "fused", options=options))
+        got = opened(occ.build(made, "cpu", options=options), 1).run({"x": x})["y"]
+        np.testing.assert_array_equal(got, reference(made, x), strict=True)
 
 
 @pytest.mark.parametrize(
     ("weight", "size", "options"),
     [
-        (np.full((16, 272, 3, 3), 127, np.int8), "6, 6", {}),  # sums that may leave i32
+        (np.full((16, 1856, 3, 3), 127, np.int8), "6, 6", {}),  # four times a result may leave i32
         (ends(np.int8, (40, 24, 3, 3)), "8, 8", {}),  # channels that do not fill vectors
         (ends(np.int8, (40, 32, 3, 3)), "3, 3", {}),  # tiles that are mostly cut off
         (ends(np.int8, (40, 32, 3, 3)), "8, 8", {"winograd": "off"}),

@@ -12,6 +12,7 @@ convolution; the usual points 0, +-1, +-2 lose four times as much.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cache
 from math import prod, sqrt
 from typing import Any
@@ -29,8 +30,30 @@ from occ.compiler.ir.te.roles import WINOGRAD
 
 SIZE, SMALL = 6, 4  # sides of the input tile, and numbers of points
 _COLUMNS = 2048  # of a product: they stay in cache, and BLAS uses one thread for them (two take eight times as long)
-# By the side of a tile, then infinity; pairs +-p share half of their work.
-POINTS = {SIZE: (0.0, sqrt(0.5), -sqrt(0.5), sqrt(2.0), -sqrt(2.0)), SMALL: (0.0, 1.0, -1.0)}
+
+
+@dataclass(frozen=True)
+class Points:
+    """The points of the transforms along an axis, then infinity; pairs +-p share half of their work.
+
+    Attributes:
+        at: the finite ones.
+        step: what transformed weights are multiplied by, so that they are integers, and outputs divided.
+        last: what those at infinity are multiplied by less, and outputs multiply them by.
+    """
+
+    at: tuple[float, ...]
+    step: int = 1
+    last: int = 1
+
+    @property
+    def size(self) -> int:
+        """The side of a tile of the input."""
+        return len(self.at) + 1
+
+
+POINTS = {SIZE: Points((0.0, sqrt(0.5), -sqrt(0.5), sqrt(2.0), -sqrt(2.0))), SMALL: Points((0.0, 1.0, -1.0))}
+WHOLE = {SIZE: Points((0, 1, -1, 2, -2), 24, 2), SMALL: Points((0, 1, -1), 2)}  # of integers
 
 
 def points_of(taps: int, size: int = SIZE) -> int:
@@ -49,44 +72,46 @@ def size_of(kernel_shape: Sequence[int], points: int) -> int:
 
 
 @cache
-def input_rows(size: int = SIZE) -> np.ndarray:
+def input_rows(points: Points) -> np.ndarray:
     """B^T, f64[6, 6]: row k has the coefficients of the product of (x - p) over the other points.
 
-    Cached by size; do not modify.
+    Cached by points; do not modify.
     """
-    rows = np.zeros((size, size))
-    for k in range(size):
-        others = [p for j, p in enumerate(POINTS[size]) if j != k]
+    rows = np.zeros((points.size, points.size))
+    for k in range(points.size):
+        others = [p for j, p in enumerate(points.at) if j != k]
         coefficients = np.poly(others)[::-1]  # lowest power first
         rows[k, : len(coefficients)] = coefficients
     rows.setflags(write=False)
     return rows
 
 
-def output_rows(taps: int, size: int = SIZE) -> np.ndarray:
+def output_rows(taps: int, points: Points) -> np.ndarray:
     """A^T, f64[4, 6] for three taps: powers of the points; infinity only affects the last row."""
-    tile = outputs_of(taps, size)
-    rows = np.zeros((tile, size))
+    tile = outputs_of(taps, points.size)
+    rows = np.zeros((tile, points.size))
     for i in range(tile):
-        rows[i, :-1] = [p**i for p in POINTS[size]]
-    rows[tile - 1, -1] = 1
+        rows[i, :-1] = [p**i for p in points.at]
+    rows[tile - 1, -1] = points.last
     return rows
 
 
-def weight_rows(taps: int, size: int = SIZE) -> np.ndarray:
+def weight_rows(taps: int, points: Points) -> np.ndarray:
     """G, f64[6, taps]; f64[1, 1] for one tap."""
     if taps == 1:
         return np.ones((1, 1))
-    rows = np.zeros((size, taps))
-    for k, p in enumerate(POINTS[size]):
-        rows[k] = np.array([p**j for j in range(taps)]) / prod(p - q for j, q in enumerate(POINTS[size]) if j != k)
-    rows[-1, -1] = 1
+    rows = np.zeros((points.size, taps))
+    for k, p in enumerate(points.at):
+        others = prod(p - q for j, q in enumerate(points.at) if j != k)
+        rows[k] = [points.step * p**j / others for j in range(taps)]
+    rows[-1, -1] = points.step / points.last
     return rows
 
 
-def transformed_weight(w: np.ndarray, size: int = SIZE) -> np.ndarray:
-    """f[O, C, 3, 3] --> the same type [36, C, O], computed in f64, some input channels at a time."""
-    g = np.kron(*(weight_rows(k, size) for k in w.shape[2:]))  # applied to the taps in one product: [36, 9] @ [9, c*O]
+def transformed_weight(w: np.ndarray, size: int = SIZE, *, whole: bool = False) -> np.ndarray:
+    """f[O, C, 3, 3] --> f[36, C, O], computed in f64, some input channels at a time; `whole`: of integers."""
+    points = (WHOLE if whole else POINTS)[size]  # applied to the taps in one product: [36, 9] @ [9, c*O]
+    g = np.kron(*(weight_rows(k, points) for k in w.shape[2:]))
     points, each = g.shape
     filters, channels = w.shape[:2]
     taps = np.ascontiguousarray(w.reshape(filters, channels, each).T)
@@ -98,10 +123,10 @@ def transformed_weight(w: np.ndarray, size: int = SIZE) -> np.ndarray:
     return made
 
 
-def whole_weight(w: np.ndarray) -> np.ndarray:
-    """i8[O, C, 3, 3], C even --> i16[16, C/2, 2, O]: four times the `transformed_weight` of small tiles, integers."""
-    made = np.rint(4 * transformed_weight(w.astype(np.float64), SMALL)).astype(np.int16)
-    return made.reshape(len(made), -1, 2, len(w))
+def whole_weight(w: np.ndarray, size: int) -> np.ndarray:
+    """i8[O, C, 3, 3], C even --> i16[36, C/2, 2, O]: a `transformed_weight` in integers."""
+    made = transformed_weight(w.astype(np.float64), size, whole=True)
+    return np.rint(made).astype(np.int16).reshape(len(made), -1, 2, len(w))
 
 
 def _sum(coefficients: Sequence[float], values: Sequence[Expr], parity: int) -> Expr:
@@ -116,28 +141,40 @@ def _sum(coefficients: Sequence[float], values: Sequence[Expr], parity: int) -> 
     return total
 
 
-def _input_row(k: int, d: Sequence[Expr]) -> Expr:
+def _input_row(k: int, d: Sequence[Expr], points: Points) -> Expr:
     if len(d) == 1:
         return d[0]
-    rows = input_rows(len(d))
+    rows = input_rows(points)
     if k in (0, len(d) - 1):
         return _sum(rows[k], d, k % 2)  # the other parity is zero: these polynomials are even or odd
     even, odd = (_sum(rows[k - (k + 1) % 2], d, parity) for parity in (0, 1))
     return even + odd if k % 2 else even - odd
 
 
-def _output_row(i: int, t: Sequence[Expr], tile: int) -> Expr:
+def _output_row(i: int, t: Sequence[Expr], tile: int, points: Points) -> Expr:
     """Output `i` of a tile of `tile`."""
     if len(t) == 1:
         return t[0]
     total: Expr | None = t[0] if i == 0 else None
     for k in range(1, len(t) - 1, 2):
         pair = t[k] - t[k + 1] if i % 2 else t[k] + t[k + 1]
-        factor = POINTS[len(t)][k] ** i
+        factor = points.at[k] ** i
         term = pair if factor == 1 else pair * literal(factor, pair.dtype)
         total = term if total is None else total + term
     assert total is not None
-    return total + t[-1] if i == tile - 1 else total
+    if i < tile - 1:
+        return total
+    return total + (t[-1] if points.last == 1 else t[-1] * points.last)
+
+
+def _exact_quotient(x: Expr, divisor: int) -> Expr:
+    """`x / divisor` of an i32 that is a multiple of it but for a multiple of 2^32.
+
+    Integers wrap, and odd ones have an inverse: only the quotient times the power of two in `divisor` has to fit i32.
+    """
+    twos = divisor & -divisor
+    inverse = pow(divisor // twos, -1, 1 << 32)
+    return (x if inverse == 1 else x * (inverse if inverse < 1 << 31 else inverse - (1 << 32))) // twos
 
 
 def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
@@ -147,7 +184,9 @@ def _choose(which: Expr, options: Sequence[Expr]) -> Expr:
     return value
 
 
-def _by_tiles(t: Builder, x: Tensor, u: Tensor, border: Expr, a: Any, product: Callable[..., Expr]) -> Tensor:
+def _by_tiles(
+    t: Builder, x: Tensor, u: Tensor, border: Expr, a: Any, points: Points, product: Callable[..., Expr]
+) -> Tensor:
     """The outputs `[N, O, H, W]` of a convolution of stride 1.
 
     Args:
@@ -156,10 +195,11 @@ def _by_tiles(t: Builder, x: Tensor, u: Tensor, border: Expr, a: Any, product: C
         u: the transformed weight, `[36, .., O]`; its axes between have the channels.
         border: the value of the input around it.
         a: the attributes `kernel_shape` and `pads`.
+        points: along each axis with several taps.
         product: a term of a sum, of the transformed input by channel, a point, a filter, and indices of the axes of
             channels, the last one first.
     """
-    size, out = size_of(a.kernel_shape, u.shape[0]), u.shape[-1]
+    size, out = points.size, u.shape[-1]
     top, left, bottom, right = a.pads
     n, c, h, w = x.shape
     beyond = [taps - 1 for taps in a.kernel_shape]
@@ -177,12 +217,12 @@ def _by_tiles(t: Builder, x: Tensor, u: Tensor, border: Expr, a: Any, product: C
     def columns_in(i, t_, e, j, k):
         ty, tx = t_ // across, t_ % across
         taps = [padded[i, k, ty * tall + r, tx * broad + j] for r in range(high)]
-        return _choose(e, [_input_row(q, taps) for q in range(high)])
+        return _choose(e, [_input_row(q, taps, points) for q in range(high)])
 
     half = t.map([n, tiles, high, wide, c], columns_in, role=WINOGRAD["columns"])
 
     def rows_in(e, g, i, t_, k):
-        return _choose(g, [_input_row(q, [half[i, t_, e, j, k] for j in range(wide)]) for q in range(wide)])
+        return _choose(g, [_input_row(q, [half[i, t_, e, j, k] for j in range(wide)], points) for q in range(wide)])
 
     v = t.map([high, wide, n, tiles, c], rows_in, role=WINOGRAD["input"])
 
@@ -194,13 +234,14 @@ def _by_tiles(t: Builder, x: Tensor, u: Tensor, border: Expr, a: Any, product: C
 
     def columns_out(i, ty, tx, y, g, o):
         at = ty * across + tx
-        return _choose(y, [_output_row(q, [m[e, g, i, at, o] for e in range(high)], tall) for q in range(tall)])
+        parts = [m[e, g, i, at, o] for e in range(high)]
+        return _choose(y, [_output_row(q, parts, tall, points) for q in range(tall)])
 
     z = t.map([n, down, across, tall, wide, out], columns_out, role=WINOGRAD["rows"])
 
     def rows_out(i, o, y, x_):
         parts = [z[i, y // tall, x_ // broad, y % tall, g, o] for g in range(wide)]
-        return _choose(x_ % broad, [_output_row(q, parts, broad) for q in range(broad)])
+        return _choose(x_ % broad, [_output_row(q, parts, broad, points) for q in range(broad)])
 
     return t.map([n, out, rows, columns], rows_out, role=WINOGRAD["output"])
 
@@ -221,7 +262,8 @@ class Winograd:
         def product(v, p, o, r):
             return f.in_acc(v(r)) * f.in_acc(u[p, r, o])
 
-        y = _by_tiles(t, x, u, literal(0, x.dtype), a, product)
+        points = POINTS[size_of(a.kernel_shape, u.shape[0])]
+        y = _by_tiles(t, x, u, literal(0, x.dtype), a, points, product)
         return y if b is None else t.map(y.shape, lambda *i: y[i] + b[i[1]], name="conv_out")
 
 
@@ -233,11 +275,11 @@ class Winograd:
     own_attributes="kernel_shape=ints pads=ints zero=int",
 )
 class WinogradDot:
-    """An integer convolution by F(2x2, 3x3), exact: sums of products of pairs in i16, plus the correction `total`.
+    """An integer convolution by F(4x4, 3x3) or F(2x2, 3x3), exact: sums of pairs in i16, plus the correction `total`.
 
-    The weight is `i16[16, C/2, 2, O]`, four times the transformed one (`whole_weight`): results are divided by four,
-    without a remainder. Codes of 8 bits become 11 bits, and weights 12. `zero` is the border value, and `total` has
-    the correction of each filter for it.
+    The weight is a `whole_weight`. With tiles of 6x6, codes of 8 bits become 15 bits, weights 16, and results 576 times
+    as large; of 4x4 11 bits, 12 bits, and 4 times. Sums may wrap, since only those results have to fit i32, divided by
+    9. `zero` is the border value, and `total` has the correction of each filter for it.
     """
 
     def weight(x, u, *_, a, lanes):
@@ -249,8 +291,9 @@ class WinogradDot:
         def product(v, p, o, q, r):
             return cast(I32, v(r * 2 + q)) * cast(I32, u[p, r, q, o])
 
-        y = _by_tiles(t, wide, u, literal(a.zero, I16), a, product)
-        return t.map(y.shape, lambda *i: y[i] // 4 + total[i[1]], name="sums")
+        points = WHOLE[size_of(a.kernel_shape, u.shape[0])]
+        y = _by_tiles(t, wide, u, literal(a.zero, I16), a, points, product)
+        return t.map(y.shape, lambda *i: _exact_quotient(y[i], points.step**2) + total[i[1]], name="sums")
 
 
 ALL = (Winograd, WinogradDot)

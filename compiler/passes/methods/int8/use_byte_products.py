@@ -255,7 +255,7 @@ class UseByteProducts(Pass):
     (`narrow`), of a matrix after its rows were paired so that they fit (`fitting_pairs`). ARM multiplies signed by
     signed bytes (`signed`). If there is an instruction for 32 bf16, operands that are bf16 or were rounded to it are
     handled the same way: twice the f32 rate. With pairs, convolutions of 3x3 take Winograd's method (`winograd_dot`):
-    2.25 times fewer products.
+    up to 4 times fewer products.
 
     `%y = ConvInteger(%x, @w : i8[8,16,1,1], @z)` --> `%y = conv_dot(%x, @u : i8[8,4,4,1,1], @total) {zero=3}`
     """
