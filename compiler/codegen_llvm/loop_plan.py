@@ -124,9 +124,18 @@ def _chooses_by_position(r: Reduce, s: TeStage) -> bool:
 
 def _compared(e: Expr) -> set[str]:
     """Axes whose positions an expression itself depends on, and not only what it loads there."""
-    if isinstance(e, Index):
-        return {e.name}
-    return set() if isinstance(e, Load) else {n for c in children(e) for n in _compared(c)}
+    found: set[str] = set()
+    seen: set[int] = set()
+    todo = [e]
+    while todo:
+        n = todo.pop()
+        if id(n) in seen or isinstance(n, Load):
+            continue
+        seen.add(id(n))
+        if isinstance(n, Index):
+            found.add(n.name)
+        todo += children(n)
+    return found
 
 
 def _tile(
