@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -233,6 +232,8 @@ class Session:
         Raises:
             RunError: as `run`.
         """
+        import asyncio  # only here: it takes a tenth of the time in which a compiler starts
+
         return await asyncio.to_thread(self.run, inputs, outputs)
 
     def __call__(self, *inputs: Any) -> tuple[np.ndarray, ...]:

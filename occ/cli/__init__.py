@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import sys
 from importlib import import_module
@@ -40,6 +41,7 @@ COMMANDS = {
 }
 
 _HIDDEN = ("onnxifi",)  # which a library starts
+_YOUNG = 50_000  # new objects between searches for cycles: a model has millions that stay; 700 costs builds a tenth
 VARIABLE = "_OCC_COMPLETE"  # of the environment, by which a shell asks for completions
 
 
@@ -111,4 +113,5 @@ def main() -> None:
 
     if VARIABLE in os.environ:
         _complete()
+    gc.set_threshold(_YOUNG)
     sys.exit(guarded(lambda: cli.main(standalone_mode=False)))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import cache
+from functools import cache, lru_cache
 from math import gcd
 
 from occ.compiler.ir.dim.bounds import factor_of, is_multiple, is_positive, lower, upper
@@ -69,6 +69,7 @@ def _leading(d: Dim) -> tuple[Monomial, int | Fraction]:
     return whole, coeff * share
 
 
+@lru_cache(maxsize=1 << 16)
 def floordiv(a: Dim, b: Dim) -> Dim:
     """Floor division; `b` is assumed to be non-zero (a size that divides another one).
 
@@ -202,6 +203,7 @@ def maximum(a: Dim, b: Dim) -> Dim:
     return _extremum("max", a, b)
 
 
+@lru_cache(maxsize=1 << 16)
 def _extremum(name: str, a: Dim, b: Dim) -> Dim:
     a, b = _joined(a), _joined(b)
     if a == b:

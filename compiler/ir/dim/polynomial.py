@@ -191,6 +191,7 @@ def weight(d: Dim) -> int:
     return d.weight if isinstance(d, Sym) else 0
 
 
+@lru_cache(maxsize=1 << 16)
 def _times(a: Monomial, b: Monomial) -> Monomial:
     powers = dict(a)
     for atom, power in b:
@@ -302,6 +303,7 @@ def _symbols_in(d: Dim) -> Iterator[Symbol]:
                 yield from symbols(*atom.args).values()
 
 
+@lru_cache(maxsize=1 << 16)
 def _text(d: Sym) -> str:
     parts: list[str] = []
     for mono, coeff in d.terms:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 
 from occ.compiler.ir.dim import Dim, upper
 from occ.compiler.ir.dtype import BOOL, I16, I32, I64, DType
@@ -163,7 +164,7 @@ class TeFunc:
         """The stage of each role; if several, the last one, which reads the others."""
         return {s.role: s for s in self.stages if isinstance(s, TeStage) and s.role}
 
-    @property
+    @cached_property
     def shapes(self) -> dict[str, tuple[Dim, ...]]:
         """Logical shape of everything that can be loaded: parameters and stages."""
         return {p.name: p.type.dims for p in self.params} | {s.name: s.shape for s in self.stages}

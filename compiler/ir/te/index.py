@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from occ.compiler.ir import dim
@@ -41,25 +42,29 @@ def axis_of(symbol: str) -> str:
 
 def axis_symbols(axes: Iterable[Axis]) -> dict[str, Dim]:
     """Each axis as a dim: a symbol within its extent, or 0 where the extent is 1."""
-    return {a.name: 0 if a.extent == 1 else dim.symbol(axis_symbol(a.name), 0, a.extent - 1) for a in axes}
+    return {a.name: _position(a) for a in axes}
+
+
+@lru_cache(maxsize=1 << 14)
+def _position(a: Axis) -> Dim:
+    return 0 if a.extent == 1 else dim.symbol(axis_symbol(a.name), 0, a.extent - 1)
 
 
 def to_dim(e: Expr, axes: Mapping[str, Dim]) -> Dim | None:
     """`e` as a dim over axis symbols, or None if it depends on data."""
-    match e:
-        case Const(value=int() as value) if e.dtype == I64:
-            return value
-        case Size():
-            return e.dim
-        case Index():
-            return axes.get(e.name)
-        case Binary() if e.dtype == I64 and e.op in _TO_DIM:
-            lhs, rhs = to_dim(e.lhs, axes), to_dim(e.rhs, axes)
-            if lhs is None or rhs is None or (e.op in ("floordiv", "mod") and rhs == 0):
-                return None
-            return _TO_DIM[e.op](lhs, rhs)
-        case _:
+    if isinstance(e, Index):
+        return axes.get(e.name)
+    if isinstance(e, Binary):
+        if e.dtype != I64 or e.op not in _TO_DIM:
             return None
+        lhs = to_dim(e.lhs, axes)
+        rhs = None if lhs is None else to_dim(e.rhs, axes)
+        if lhs is None or rhs is None or (e.op in ("floordiv", "mod") and rhs == 0):
+            return None
+        return _TO_DIM[e.op](lhs, rhs)
+    if isinstance(e, Const):
+        return e.value if e.dtype == I64 and isinstance(e.value, int) else None
+    return e.dim if isinstance(e, Size) else None
 
 
 def from_dim(d: Dim) -> Expr:

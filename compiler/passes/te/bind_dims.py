@@ -76,5 +76,6 @@ def _bound(n: Expr, put: Callable[[Dim], Dim]) -> Expr | None:
     if isinstance(n, Size):
         return wrap(put(n.dim))
     if isinstance(n, Reduce):
-        return replace(n, axes=tuple(Axis(a.name, put(a.extent)) for a in n.axes))
+        axes = tuple(Axis(a.name, put(a.extent)) for a in n.axes)
+        return None if axes == n.axes else replace(n, axes=axes)
     return None

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from math import lcm
+from operator import is_
 
 from occ.compiler.ir.build_te import occurring
 from occ.compiler.ir.dim import Dim, Sym, evaluate, monomial, substitute, symbol, symbols
@@ -91,7 +92,7 @@ def _with_sizes(f: TeFunc) -> General | None:
         for _ in range(_TRIALS):
             made = _Sizes(f, frozenset(kept), merged=merged).general()
             known = dict(zip(made.function.dims[len(f.dims) :], made.values, strict=True))
-            if without_whole_parts(bind_dims(made.function, known)).without_notes() != f.without_notes():
+            if without_whole_parts(bind_dims(made.function, known)) != f:
                 break
             lost = set(_uncertain(f, certain, made.function))
             if not lost:
@@ -147,6 +148,11 @@ def _is_known(facts: Sequence[AxisFacts]) -> bool:
     return any(x.known for x in facts) or bool(tiled and not cut - tiled)
 
 
+def _number(n: Expr) -> int:
+    """The number in index arithmetic that may be a size; 0 if a node is none."""
+    return n.value if isinstance(n, Const) and n.dtype == I64 and isinstance(n.value, int) and n.value > SMALL else 0
+
+
 class _Sizes:
     """The sizes of a function: classes of equal extents, each a number or a dim.
 
@@ -172,6 +178,11 @@ class _Sizes:
             first: dict[int, Slot] = {}
             for slot, n in self.number.items():
                 self._join(first.setdefault(n, slot), slot)
+        self.root = {slot: self._root(slot) for slot in self.parent}
+        self.members: dict[Slot, list[Slot]] = {}
+        for slot, root in self.root.items():
+            self.members.setdefault(root, []).append(slot)
+        self.roots = list(dict.fromkeys(map(self.root.__getitem__, reversed(self.parent))))
 
     # classes
 
@@ -247,7 +258,7 @@ class _Sizes:
         return isinstance(n, Sym) and n.is_symbol and not symbols(n).keys() & symbols(*extents).keys()
 
     def _dim(self, slot: Slot, extent: Dim) -> Dim:
-        return self.size.get(self._root(slot), extent) if isinstance(extent, int) else extent
+        return self.size.get(self.root[slot], extent) if isinstance(extent, int) else extent
 
     def _symbol(self, value: Dim, least: int = 1) -> Sym:
         name = f"D{len(self.f.dims) + len(self.free)}"
@@ -260,12 +271,12 @@ class _Sizes:
 
     def _base(self, slot: Slot) -> None:
         """Make a class a dim of its own, unless it has a size already."""
-        root = self._root(slot)
+        root = self.root[slot]
         if root in self.size or root not in self.number:
             return
         n = self.number[root]
-        facts = [self.facts.axes[s] for (s, k) in self._members(root) if k < 0]
-        measured = not self.measured.isdisjoint(self._members(root))
+        facts = [self.facts.axes[s] for (s, k) in self.members[root] if k < 0]
+        measured = not self.measured.isdisjoint(self.members[root])
         if not SMALL < n <= MOST_COUNTED or n in self.kept or measured or _is_known(facts):
             self.size[root] = n  # beyond what kernels count: an axis of an empty tensor
             return
@@ -273,22 +284,19 @@ class _Sizes:
         least = max((x.at_least for x in facts), default=1)
         self.size[root] = by * self._symbol(n // by, max(-(-least // by), 1))
 
-    def _members(self, root: Slot) -> list[Slot]:
-        return [s for s in self.parent if self._root(s) == root]
-
     def _tiles(self, root: Slot) -> Iterator[int]:
         """Lengths of the tiles in which a class is stored."""
         for p in (*self.f.params, *self.f.results):
             for axis, length in p.type.layout.tiles:
-                if self._root((p.name, axis)) == root:
+                if self.root[p.name, axis] == root:
                     yield length
 
     def _of_index(self, s: AnyStage, n: Load, k: int, i: Expr) -> None:
         """Derive the extent that an index reads along from the sizes of its axes, if possible."""
-        root = self._root((n.source, k))
+        root = self.root[n.source, k]
         if root in self.size or root not in self.number or self.number[root] in (*range(SMALL + 1), *self.kept):
             return
-        if _is_known([self.facts.axes[m] for m, at in self._members(root) if at < 0]):
+        if _is_known([self.facts.axes[m] for m, at in self.members[root] if at < 0]):
             return
         d = to_dim(self._lifted(i, s, n), self._axes(s))
         if d is None:
@@ -320,7 +328,8 @@ class _Sizes:
         def visit(n: Expr) -> Expr | None:
             match n:
                 case Load():
-                    return Load(n.source, tuple(self._lifted(i, s, n) for i in n.index), n.dtype)
+                    index = tuple(self._lifted(i, s, n) for i in n.index)
+                    return None if all(map(is_, index, n.index)) else Load(n.source, index, n.dtype)
                 case Reduce():
                     return replace(n, axes=tuple(Axis(a.name, self._extent(a)) for a in n.axes))
                 case Binary() if n.op in COMPARISONS and n.lhs.dtype == I64 and n not in self.facts.tests:
@@ -333,13 +342,13 @@ class _Sizes:
 
     def _lifted(self, e: Expr, s: AnyStage, near: Expr) -> Expr:
         """Index arithmetic with sizes instead of numbers that are sizes, of the axes that it uses where these have them."""
+        if not any(map(_number, walk(e))):
+            return e
         own = [(n.name, -1) for n in walk(e) if isinstance(n, Index)]
         done = {id(m) for n in loads(e) for i in n.index for m in walk(i)}  # with sizes of their own already
 
         def visit(n: Expr) -> Expr | None:
-            if id(n) in done or not isinstance(n, Const) or n.dtype != I64:
-                return None
-            return self._named(n.value, s, near, own) if isinstance(n.value, int) and n.value > SMALL else None
+            return self._named(value, s, near, own) if (value := _number(n)) and id(n) not in done else None
 
         return transform(e, visit)
 
@@ -354,10 +363,9 @@ class _Sizes:
         slots: list[Slot] = [*own, *of_source, *reversed(used)]
         slots += reversed([(a.name, -1) for a in _axes_of(s)])
         slots += [(n.source, k) for n in loads(*s.exprs) for k in range(len(n.index))]
-        slots += reversed(self.parent)
-        roots = list(dict.fromkeys(map(self._root, slots)))
+        roots = [*dict.fromkeys((*map(self.root.__getitem__, slots), *self.roots))]
         stays = any(self._is_number_near(slot, value) for slot in (*own, *of_source))
-        for root in dict.fromkeys(map(self._root, own)) if stays else roots:
+        for root in map(self.root.__getitem__, own) if stays else roots:
             if self.number.get(root) == value and isinstance(size := self.size.get(root), Sym):
                 return wrap(size)
         if stays:
@@ -374,7 +382,7 @@ class _Sizes:
 
     def _is_number_near(self, slot: Slot, value: int) -> bool:
         """Whether a size that stays a number is a value, or differs from it by a border."""
-        n = self.size.get(self._root(slot))
+        n = self.size.get(self.root[slot])
         return isinstance(n, int) and n > SMALL and abs(n - value) <= _NEAR
 
     # the schedule
