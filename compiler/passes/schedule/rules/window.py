@@ -24,9 +24,10 @@ _WINDOW = 7  # taps along an axis of a small window
 _STRIP = 16  # vectors of columns added together
 # Taps that are unrolled: else only those of a row. 7x7 of a depthwise convolution is as fast with a loop over rows, and
 # Halide takes a ninth of the time for it; 5x5 takes 1.07 times as long. A maximum of 5x5 takes 0.69 of the time, and
-# Halide a seventh for it; of 3x3 1.02 (Sapphire Rapids).
+# Halide a seventh for it; of 3x3 1.02, and Halide and LLVM half of the work for it (Sapphire
+# Rapids).
 _MOST = 25
-_MOST_COMPARED = 9
+_MOST_COMPARED = 4
 
 
 def window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
