@@ -53,8 +53,56 @@ CASES = {
     "STFT": (
         "float[1, 90, 1] x, float[16] w", {"x": SIGNAL, "w": WINDOW}, "int64", "float y", "y = STFT(x, k, w)", (1, 7, 90)
     ),
+    "Split": (
+        "float[3, 20] x", {"x": X}, "int64[3]", "float y, float z, float w", "y, z, w = Split <axis = 1> (x, k)",
+        ([3, 7, 10], [0, 20, 0], [19, 0, 1]),
+    ),
+    **{
+        f"Pad by {mode}": (
+            "float[1, 1, 9, 8] x", {"x": PICTURE}, "int64[8]", "float y", f'y = Pad <mode = "{mode}"> (x, k)',
+            ([0] * 8, [0, 0, 1, 2, 0, 0, 3, 4], [0, 0, -1, 2, 0, 0, 3, -4], [0, 0, -3, -3, 0, 0, -3, -3],
+             [0, 0, 0, 0, 0, 0, 8, 7]),
+        ) for mode in ("constant", "edge", "reflect", "wrap")
+    },
+    "Pad of axes": (
+        "float[1, 1, 9, 8] x, float v", {"x": PICTURE, "v": np.array(2.5, np.float32)}, "int64[2]", "float y",
+        "on = Constant <value = int64[1] {-2}> ()  y = Pad (x, k, v, on)",
+        ([1, 2], [-20, 25], [25, -20], [-9, 1], [-9, 0], [12, -10]),
+    ),
+    "Resize": (
+        "float[1, 1, 9, 8] x", {"x": PICTURE}, "int64[4]", "float y", 'y = Resize <mode = "linear"> (x, , , k)',
+        ([1, 1, 5, 17], [1, 1, 9, 8], [1, 1, 1, 1]),
+    ),
+    "Resize to the nearest": (
+        "float[1, 1, 9, 8] x", {"x": PICTURE}, "int64[2]", "float y",
+        'y = Resize <axes = [2, 3], nearest_mode = "floor", coordinate_transformation_mode = "asymmetric"> (x, , , k)',
+        ([5, 17], [18, 16], [3, 2], [1, 40]),
+    ),
+    "Resize by a cubic": (
+        "float[1, 1, 9, 8] x", {"x": PICTURE}, "int64[4]", "float y",
+        'y = Resize <mode = "cubic", coordinate_transformation_mode = "align_corners"> (x, , , k)',
+        ([1, 1, 5, 17], [1, 1, 30, 1]),
+    ),
+    "DFT": ("float[1, 90, 1] x", {"x": SIGNAL[:, :90]}, "int64", "float y", "y = DFT(x, k)", (1, 64, 16, 128)),
+    "MelWeightMatrix": (
+        "", {}, "int64", "float y",
+        """n = Constant <value = int64 {32}> ()  rate = Constant <value = int64 {8000}> ()
+        low = Constant <value = float {0}> ()  high = Constant <value = float {4000}> ()
+        y = MelWeightMatrix(k, n, rate, low, high)""", (4, 1, 9),
+    ),
+    "Col2Im": (
+        "float[1, 9, 12] x", {"x": RNG.standard_normal((1, 9, 12)).astype(np.float32)}, "int64[2]", "float y",
+        "three = Constant <value = int64[2] {3, 3}> ()  y = Col2Im(x, k, three)", ([5, 6], [6, 5], [3, 14]),
+    ),
 }  # fmt: skip
 REFUSED = {
+    "Pad by edge": ([0, 0, -9, 0, 0, 0, 2, 0], [2**40, *[0] * 7], [0, 0, 0, -9, 0, 0, 0, 0]),
+    "Pad of axes": ([-9, -1], [2**40, 0], [-(2**63), 2**62], [-12, 1]),
+    "Split": ([3, 7, 11], [-1, 11, 10], [2**40, 0, 0]),
+    "Resize": ([1, 1, -2, 5], [1, 1, 2**40, 5]),
+    "DFT": (0, -4),
+    "MelWeightMatrix": (-4,),
+    "Col2Im": ([5, 5], [-3, 6]),
     "TopK": ([21], [-1], [2**40]),
     "OneHot": (0, -3),
     "AffineGrid": ([1, 1, -2, 5],),

@@ -19,6 +19,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.ops.attention import reshape
 from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, on_axes
+from occ.compiler.ir.ops.resize_plan import EXACT
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, may_copy, normalize_axes
 from occ.compiler.ir.types import TensorType
@@ -153,7 +154,10 @@ class _Decision:
     def sizes(self, vector: Value, finds: Sequence[Dim]) -> Value:
         """Bind symbols to the elements of a vector; the returned value has them as sizes."""
         self.b.op(DECIDED, vector, defines=tuple(finds), operator=self.op.name)
-        return self.b.op("dims", values=tuple(finds), shape=(len(finds),))
+        return self.dims(finds)
+
+    def dims(self, found: Sequence[Dim]) -> Value:
+        return self.b.op("dims", values=tuple(found), shape=(len(found),))
 
 
 def _slice(d: _Decision) -> Value | None:
@@ -171,6 +175,23 @@ def _slice(d: _Decision) -> Value | None:
         empty = d.given(0).tensor.dims[axis] == 0
         finds += [0 if empty or (first == 0 and step > 0) else d.symbol(), 0 if empty else d.symbol()]
     return d.b.op("part", d.given(0), d.sizes(places, finds), axes=axes, strides=strides)
+
+
+def _pad(d: _Decision) -> Value | None:
+    """A Pad, of which no number is negative, of the part that is kept."""
+    x, listed = d.given(0), d.elements(1)
+    on = d.ints(3, range(x.tensor.rank))
+    if listed is None or on is None or len(listed) != 2 * len(on):
+        return None
+    axes = normalize_axes(on, x.tensor.rank, "Pad")
+    finds: list[list[Dim]] = []
+    for axis, *ends in zip(axes, listed, listed[len(axes) :], strict=False):
+        added = [n for n in ends if isinstance(n, int) and n >= 0]
+        finds.append([0, x.tensor.dims[axis], *added] if len(added) == 2 else [d.symbol() for _ in range(4)])
+    d.sizes(d.b.op("pad_places", x, d.given(1), axes=axes), [n for found in finds for n in found])
+    kept = d.b.op("part", x, d.dims([n for found in finds for n in found[:2]]), axes=axes, strides=(1,) * len(axes))
+    added = d.dims([found[k] for k in (2, 3) for found in finds])
+    return d.b.op("Pad", kept, added, *d.op.operands[2:], **d.op.attrs)
 
 
 def _range(d: _Decision) -> Value | None:
@@ -243,7 +264,7 @@ def _of_sizes(k: int) -> Rule:
     """The same op, whose operand `k` is sizes: counts and extents that its definition takes as they are."""
 
     def rule(d: _Decision) -> Value | None:
-        sizes = _as_given(d, k)
+        sizes = _as_given(d, k) if d.operand(k) is not None else None
         if sizes is None:
             return None
         operands = [sizes if j == k else v for j, v in enumerate(d.op.operands)]
@@ -255,8 +276,10 @@ def _of_sizes(k: int) -> Rule:
 
 Rule = Callable[[_Decision], Value | None]
 _RULES: Mapping[str, Rule] = {
-    "Slice": _slice, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _of_sizes(1),
+    "Slice": _slice, "Pad": _pad, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _of_sizes(1),
     "ConstantOfShape": _of_sizes(0), "TopK": _of_sizes(1), "OneHot": _of_sizes(1), "AffineGrid": _of_sizes(1),
     "CenterCropPad": _of_sizes(1), "HannWindow": _of_sizes(0), "HammingWindow": _of_sizes(0),
     "BlackmanWindow": _of_sizes(0), "STFT": _of_sizes(1), "MaxUnpool": _of_sizes(2),
+    "Split": _of_sizes(1), "Resize": _of_sizes(3), EXACT: _of_sizes(3), "DFT": _of_sizes(1),
+    "MelWeightMatrix": _of_sizes(0), "Col2Im": _of_sizes(1),
 }  # fmt: skip

@@ -29,7 +29,7 @@ def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
     """Sizes that an op reads, each with its upper bound."""
     if op.name == DECIDED:
         return _of_spread(op, known)
-    if op.name not in ("part", "Reshape") or op.operands[1] is None:
+    if op.name not in ("part", "Reshape", "Split") or len(op.operands) < 2 or op.operands[1] is None:
         return []
     maker, x = op.operands[1].defining_op, op.inputs[0].tensor
     if maker is None or not maker.is_dims or x.shape is None:
@@ -41,6 +41,8 @@ def _bounds(op: Op, known: Known) -> list[tuple[Dim, Dim]]:
         size, count = product(x.shape), len(set(filter(is_defined_by_step, found)))
         few = count < 2 or (isinstance(size, int) and size**count <= _FEW)
         return [(d, size) for d in found] if few else []
+    if op.name == "Split":
+        return [(d, x.shape[op.attrs.get("axis", 0)]) for d in found]
     bounds: list[tuple[Dim, Dim]] = []
     for k, (axis, step) in enumerate(zip(op.attrs["axes"], op.attrs["strides"], strict=True)):
         bounds += [(found[2 * k], x.shape[axis]), (found[2 * k + 1], ceildiv(x.shape[axis], abs(step)))]
