@@ -38,13 +38,17 @@ def resize(g: Graph, op: str) -> Any:
         raise Reject("by definition it has another extent")
     if first and exact and g.chance(0.4):
         g.options["resize"] = "exact"
-    if g.opset < 11:
-        return g.node(op, [x], mode=mode, scales=np.array([1, 1, *factors], np.float32))
-    how = {"mode": mode, "coordinate_transformation_mode": g.choose(["half_pixel", "asymmetric"])}
+    how: dict[str, Any] = {"mode": mode, "coordinate_transformation_mode": "asymmetric"}
+    if g.opset >= 11:
+        how["coordinate_transformation_mode"] = g.choose(["half_pixel", "asymmetric"])
     if mode == "nearest":
-        how["nearest_mode"] = g.choose(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
+        how["nearest_mode"] = "floor"  # or "ceil", along axes that shrink
+        if g.opset >= 11:
+            how["nearest_mode"] = g.choose(["floor", "ceil", "round_prefer_floor", "round_prefer_ceil"])
         if not all(_is_certain(n, f, **how) for n in g.values[x].shape[2:] for f in factors):
             raise Reject("whether 39 / 1.3 is 30 or more hangs on how it is computed")
+    if g.opset < 11:
+        return g.node(op, [x], mode=mode, scales=np.array([1, 1, *factors], np.float32))
     roi = "" if g.opset >= 13 else g.leaf(np.zeros(0, np.float32), True)
     if g.opset >= 18 and g.chance(0.5):
         listed = g.choose([[2, 3], [3, 2], [-1, -2], [-2, 3]])

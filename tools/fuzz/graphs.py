@@ -129,7 +129,8 @@ def write(case: Case, wrong: list[Outcome], folder: Path) -> None:
     stem = folder / f"{case.profile}-{case.seed}"
     onnx.save(case.model, f"{stem}.onnx")
     wanted = {f"out:{o.name}": case.known[o.name] for o in case.model.graph.output}
-    np.savez(f"{stem}.npz", allow_pickle=False, **(case.feeds | wanted))
+    options = {f"option:{name}": np.array(value) for name, value in case.options.items()}
+    np.savez(f"{stem}.npz", allow_pickle=False, **(case.feeds | wanted | options))
     Path(f"{stem}.txt").write_text("\n".join(f"{o.way}: {o.kind}: {o.text}" for o in wrong) + "\n")
 
 
@@ -137,10 +138,11 @@ def read(stem: Path) -> Case:
     """A case that was written; of its values, those of inputs and outputs are known."""
     with np.load(f"{stem}.npz") as data:  # which knows bfloat16 as two bytes without a type
         arrays = {n: x.view(ml_dtypes.bfloat16) if x.dtype == np.dtype("V2") else x for n, x in data.items()}
-    feeds = {n: x for n, x in arrays.items() if not n.startswith("out:")}
+    options = {n.removeprefix("option:"): str(x) for n, x in arrays.items() if n.startswith("option:")}
+    feeds = {n: x for n, x in arrays.items() if not n.startswith(("out:", "option:"))}
     known = feeds | {n.removeprefix("out:"): x for n, x in arrays.items() if n.startswith("out:")}
     profile, _, seed = stem.name.rpartition("-")
-    return Case(int(seed) if seed.isdigit() else 0, profile, onnx.load(f"{stem}.onnx"), feeds, known)
+    return Case(int(seed) if seed.isdigit() else 0, profile, onnx.load(f"{stem}.onnx"), feeds, known, options)
 
 
 def steering(summary: Summary) -> dict[str, float]:
