@@ -14,7 +14,7 @@ _SHUFFLES = (
 # Name of a row -> why it is below 0.8 at medium or large size.
 REASONS: Mapping[str, str] = {
     "DFT": "Of symbolic length, a convolution of twice the length with a chirp: any length takes about the same time.",
-    "ms CDist": "Squares of differences are summed. onnxruntime takes a matrix product, which loses digits of close points.",
+    "ms CDist": "A difference and a multiply-add for each term. onnxruntime takes a matrix product, which loses digits of close points.",
     "MatMulInteger": "Of symbolic size. Both multiply in AMX tiles on this machine. Not looked into further.",
     "Pad constant": "Measured while the kernel did not know where the border is; since then it does for short rows. At -O3 it took 0.75 of the time.",
     **dict.fromkeys(("Conv 3x3 stride 2", "Conv 3x3 dilated"), _PLANES),

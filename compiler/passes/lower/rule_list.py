@@ -17,6 +17,7 @@ from occ.compiler.passes.schedule.normalise.separable_windows import separable_w
 from occ.compiler.passes.schedule.normalise.separate_positions import separate_positions
 from occ.compiler.passes.schedule.normalise.separate_reductions import separate_reductions
 from occ.compiler.passes.schedule.normalise.split_argmax import split_argmax
+from occ.compiler.passes.schedule.normalise.squared_distances import squared_distances
 from occ.compiler.passes.schedule.normalise.widen_f16 import widen_f16
 from occ.compiler.passes.schedule.rules.depthwise_planes import depthwise_planes
 from occ.compiler.passes.schedule.rules.elementwise import elementwise
@@ -47,6 +48,7 @@ NORMALISERS = tuple(
             separate_reductions,
             split_argmax,
             separate_positions,
+            squared_distances,
             pack_rhs,
             separable_windows,
             rfactor,

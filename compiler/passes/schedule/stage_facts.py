@@ -237,10 +237,10 @@ def contraction(s: TeStage, f: TeFunc) -> Contraction | None:
     r = s.expr
     if not isinstance(r, Reduce) or r.kind != "sum" or not r.axes or 0 in [a.extent for a in (*s.axes, *r.axes)]:
         return None
-    body = product_in_pairs(r) or r.body
-    if not isinstance(body, Binary) or body.op != "mul":
+    pair = factors(r)
+    if pair is None:
         return None
-    x, y = (_bare(e) for e in (body.lhs, body.rhs))
+    x, y = map(_bare, pair)
     if x is None or y is None:
         return None
     for a, b in ((x, y), (y, x)):
@@ -248,6 +248,17 @@ def contraction(s: TeStage, f: TeFunc) -> Contraction | None:
         if found is not None:
             return found
     return None
+
+
+def factors(r: Reduce) -> tuple[Expr, Expr] | None:
+    """What a sum multiplies, or the two whose difference it squares: both have the same loops."""
+    body = product_in_pairs(r) or r.body
+    if not isinstance(body, Binary) or body.op != "mul":
+        return None
+    of = body.lhs
+    if body.lhs == body.rhs and isinstance(of, Binary) and of.op == "sub":
+        return of.lhs, of.rhs
+    return body.lhs, body.rhs
 
 
 def _bare(e: Expr) -> Load | None:

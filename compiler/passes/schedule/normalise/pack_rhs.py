@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import replace
 
 from occ.compiler.ir.dim import ceildiv, is_multiple, upper
-from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, Load, Reduce, cast, literal, where, wrap
-from occ.compiler.ir.te.function import TeFunc, TeStage, certain_loads, loads, reduce_axes
+from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, cast, literal, where, wrap
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, certain_loads, loads, reduce_axes
 from occ.compiler.ir.te.roles import COLUMNS, SQUARES
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.stage_facts import FEW_ROWS, contraction, element_bits
+from occ.compiler.passes.schedule.stage_facts import FEW_ROWS, contraction, element_bits, factors
 from occ.compiler.targets.machine import Machine
 
 
@@ -25,7 +25,7 @@ def pack_rhs(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     if len(sums) != 1 or len(stages) != len(f.stages) or any(s.role for s in stages):
         return Declined("it does not have exactly one reduction, or has its own method")
     (acc,) = sums
-    b = _right(acc, f)
+    b = right_operand(acc, f)
     if b is None:
         return Declined(
             "it is not a product of two operands with many rows, or its right operand is already in tile order"
@@ -35,16 +35,17 @@ def pack_rhs(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     return replace(f, stages=tuple(x for s in f.stages for x in ((packed, tiled) if s is acc else (s,))))
 
 
-def _right(acc: TeStage, f: TeFunc) -> Load | None:
+def right_operand(acc: AnyStage, f: TeFunc) -> Load | None:
     """The operand with the last axis of a product that is not in the order of its tiles."""
-    r = acc.expr
-    assert isinstance(r, Reduce)
-    if r.kind != "sum" or len(r.axes) != 1 or len(acc.axes) < 2 or not isinstance(r.body, Binary) or r.body.op != "mul":
+    r = acc.expr if isinstance(acc, TeStage) else None
+    if not isinstance(acc, TeStage) or not isinstance(r, Reduce) or r.kind != "sum" or factors(r) is None:
+        return None
+    if len(r.axes) != 1 or len(acc.axes) < 2:
         return None
     if 0 in [a.extent for a in (*acc.axes, *r.axes)]:
         return None
     last, deep = acc.axes[-1], r.axes[0].name
-    pair = list(loads(r.body))
+    pair = dict.fromkeys(loads(r.body))  # a square has both twice
     right = [n for n in pair if last.name in _names(n)]
     left = [n for n in pair if n not in right]
     if len(pair) != 2 or len(right) != 1 or deep not in _names(right[0]) or deep not in _names(left[0]):
