@@ -40,7 +40,9 @@ def front_end() -> dict[str, str]:
         "mends.h",
         "settle.h",
         "tiles.h",
+        "unroll_late.h",
         "whole_loops.h",
+        "memory.h",
         "te.cpp",
     )
     texts = {name: native.joinpath(name).read_text("utf-8") for name in names}

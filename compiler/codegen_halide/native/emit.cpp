@@ -4,6 +4,7 @@
 // processor time (0: unlimited) is given up. A kernel that fails gets a line on stderr and no object file; the others
 // are compiled anyway. Processor seconds are written to OUT_DIR/seconds.txt, `inf` for kernels given up.
 
+#include "memory.h"
 #include "te.h"
 #include <csignal>
 #include <cstdio>

@@ -19,6 +19,7 @@
 #include "mends.h"
 #include "settle.h"
 #include "tiles.h"
+#include "unroll_late.h"
 #include "whole_loops.h"
 #include <map>
 #include <optional>
@@ -354,7 +355,12 @@ void compile(const char *name, const char *directory, const char *target) {
             if (!whole::is_long_sum(function) && !(has_sum && whole::is_unrolled_tile(function))) continue;
             for (const Function *f = made; f->host; f = f->host) whole::keep_whole(f->host->func.function(), f->loop);
         }
+        whole::UnrollLate::Loops rolled;
+        for (const Function *f : functions) {
+            if (has_sum && f->host) whole::keep_rolled(f->func.function(), rolled);
+        }
         Halide::Pipeline pipeline(results);
+        if (!rolled.empty()) pipeline.add_custom_lowering_pass(new whole::UnrollLate(rolled));
         pipeline.add_custom_lowering_pass(new whole::Wraps());
         if (Halide::Target(target).arch == Halide::Target::X86) {
             if (pitch_of_run && !panels.empty()) keep_order_of_instructions();

@@ -165,7 +165,7 @@ class _Winograd:
         whole = isinstance(last.extent, int) and last.extent % self.channels == 0
         if whole and stage is self.parts["input"]:
             e, g, *_, t, c = s.axes
-            vectors, lane = s.split(c, self.channels, into="wx")
+            vectors, lane = s.split(c, self.channels, "RoundUp", "wx")
             s.reorder(lane, g, e, vectors, t).vectorize(lane)
             return vectors
         s.vectorize(s.axes[-1], self.channels, "Auto" if whole else "ShiftInwards")
