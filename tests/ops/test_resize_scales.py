@@ -95,6 +95,16 @@ def test_exact_factors_are_those_of_the_definition(target: str) -> None:
 
 
 @pytest.mark.parametrize("target", TARGETS)
+def test_sizes_of_a_run_with_exact_factors(target: str) -> None:
+    text = 'g (float[1, 2, 5, w] x, int64[4] s) => (float[a, b, c, d] y) { y = Resize <mode = "linear"> (x, , , s) }'
+    model = model_of(text, {})
+    session = occ.compile(model, target=target, options={"resize": "exact"})
+    for size in ([1, 2, 7, 9], [1, 2, 3, 4]):
+        given = {"x": RNG.standard_normal((1, 2, 5, 6), dtype=np.float32), "s": np.array(size, np.int64)}
+        np.testing.assert_allclose(session.run(given)["y"], onnxruntime_of(model, given), atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize("kind", [np.float32, np.uint8])
 def test_crops_have_the_extrapolation_value_outside(target: str, mode: str, kind: type) -> None:

@@ -83,7 +83,8 @@ def axis_plan(
         Invalid: neither or both of `scales` and `sizes` are given, or they are not positive; Unresolved: they are
             computed at run time.
     """
-    axes = tuple(range(x.rank)) if a.axes is None else normalize_axes(a.axes, x.rank, "Resize")
+    given = getattr(a, "axes", None)  # an `exact_resize` has no schema with defaults
+    axes = tuple(range(x.rank)) if given is None else normalize_axes(given, x.rank, "Resize")
     for operand in (scales, sizes):
         n = operand.shape[0] if operand is not None and operand.rank == 1 else 0
         if isinstance(n, int) and n not in (0, len(axes)):
