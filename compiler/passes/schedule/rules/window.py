@@ -27,7 +27,7 @@ _STRIP = 16  # vectors of columns added together
 # Halide a seventh for it; of 3x3 1.02, and Halide and LLVM half of the work for it (Sapphire
 # Rapids).
 _MOST = 25
-_MOST_COMPARED = 4
+_MOST_COMPARED = 8
 
 
 def window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
