@@ -201,3 +201,34 @@ def test_values_that_always_differ_are_not_compiled() -> None:
             run(text, [operands[0], np.full(1, k)])
         assert made.count("compiled") == (16 if n == 5 else 60)
         assert len(made) == 60
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("mode", ["nearest", "linear", "cubic"])
+@pytest.mark.parametrize("computed", [True, False])
+def test_resize_of_an_axis_without_elements(target: str, mode: str, computed: bool) -> None:
+    given = ", int64[4] k" if computed else ""
+    constant = "" if computed else "k = Constant <value = int64[4] {1, 2, 2, 3}> ()"
+    resized = f'{constant} y = Resize <mode = "{mode}"> (x, , , k)'
+    session = occ.compile(model_of(f"g (float[n, c, h, w] x{given}) => (float[p, q, r, s] y) {{ {resized} }}"), target)
+    feed = {"x": np.zeros((1, 2, 0, 7), np.float32)} | ({"k": np.array([1, 2, 2, 3])} if computed else {})
+    with pytest.raises(occ.RunError):
+        session.run(feed)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_texts_are_padded(target: str) -> None:
+    model = model_of("g (string[3] x, int64[2] k, string v) => (string[m] y) { y = Pad(x, k, v) }")
+    feed = {"x": np.array(["a", "b", "c"], object), "k": np.array([1, 1]), "v": np.array("q", object)}
+    assert occ.compile(model, target).run(feed)["y"].tolist() == ["q", "a", "b", "c", "q"]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("parts", [[1, 2, 3], [6]])
+def test_a_split_in_more_or_fewer_parts_than_results(target: str, parts: list[int]) -> None:
+    """The third part was left out."""
+    session = occ.compile(
+        model_of("g (float[6] x, int64[m] k) => (float[a] y, float[b] z) { y, z = Split <axis = 0> (x, k) }"), target
+    )
+    with pytest.raises(occ.RunError, match="results"):
+        session.run({"x": np.arange(6, dtype=np.float32), "k": np.array(parts)})

@@ -14,10 +14,12 @@ from math import floor
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid, Unresolved
+from occ.compiler.ir import dim
 from occ.compiler.ir.dtype import F32, F64, I32, I64
 from occ.compiler.ir.operator.ranks import same
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.resize_plan import EXACT, AxisResize, axis_plan, source_position
+from occ.compiler.ir.shape import at_least
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.functions import absolute
@@ -148,6 +150,8 @@ def along_axis(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tens
 def _resized(t: Builder, x: Tensor, plan: list[AxisResize], a: SimpleNamespace) -> Tensor:
     value = x
     for r in plan:
+        if r.scale is None:  # only then may there be positions without elements to read
+            at_least(r.size, dim.minimum(r.out, 1), "`Resize` of an axis without elements")
         value = along_axis(t, value, r, a)
     if value.dtype != x.dtype:
         rounded = x.dtype.is_int

@@ -35,6 +35,8 @@ def split_sizes(total: Dim, sizes: Tensor | None, a: SimpleNamespace) -> tuple[D
     """
     if sizes is not None:
         parts = static_dims("Split", "split", sizes)
+        if len(parts) != a.n_results:
+            raise Invalid(f"`Split` in {len(parts)} parts has {a.n_results} results")
         equal_dims(sum(parts, start=0), total, "`Split`: the parts do not add up to the extent")
         return parts
     count = a.num_outputs or a.n_results

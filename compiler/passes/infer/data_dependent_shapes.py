@@ -14,7 +14,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.access import access
 from occ.compiler.ir.deferred import MOST_AXES, has_unknown_rank
 from occ.compiler.ir.dim import Dim, Sym, substitute
-from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.dtype import I64, STR
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.ops.attention import reshape
@@ -181,7 +181,7 @@ def _pad(d: _Decision) -> Value | None:
     """A Pad, of which no number is negative, of the part that is kept."""
     x, listed = d.given(0), d.elements(1)
     on = d.ints(3, range(x.tensor.rank))
-    if listed is None or on is None or len(listed) != 2 * len(on):
+    if listed is None or on is None or len(listed) != 2 * len(on) or x.tensor.dtype == STR:
         return None
     axes = normalize_axes(on, x.tensor.rank, "Pad")
     finds: list[list[Dim]] = []
