@@ -50,6 +50,8 @@ def by_tiles(made: onnx.ModelProto, options: dict[str, str]) -> bool:
         ("6, 7", (1, 6, 7), "1, 1, 1, 1"),
         ("11, 8", (1, 11, 8), "0, 2, 1, 0"),
         ("h, w", (2, 13, 7), "1, 1, 1, 1"),
+        ("4, 9", (2, 4, 9), "1, 1, 1, 1"),  # two small tiles, one large one
+        ("h, 4", (1, 7, 4), "1, 1, 1, 1"),
     ],
 )
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
@@ -85,6 +87,8 @@ def test_largest_sums(channels: int, points: int) -> None:
         (np.full((16, 1856, 3, 3), 127, np.int8), "6, 6", {}),  # four times a result may leave i32
         (ends(np.int8, (40, 24, 3, 3)), "8, 8", {}),  # channels that do not fill vectors
         (ends(np.int8, (40, 32, 3, 3)), "3, 3", {}),  # tiles that are mostly cut off
+        (ends(np.int8, (40, 32, 3, 3)), "2, 20", {}),  # one tile along an axis
+        (ends(np.int8, (40, 32, 3, 3)), "h, 2", {}),
         (ends(np.int8, (40, 32, 3, 3)), "8, 8", {"winograd": "off"}),
         (ends(np.int8, (40, 32, 3, 3)), "8, 8", {"optimize": "1"}),
         (ends(np.int8, (40, 32, 3, 3)), "8, 8", {"halide.target": TARGETS["arm-64"]}),
