@@ -54,7 +54,7 @@ def _size(plane: tuple[Dim, ...], w: np.ndarray) -> int:
     """The side of the tiles that pays for results of a plane, or 0."""
     few = all(isinstance(n, int) and n <= _FEW for n in plane)
     sizes = [size for size in (SIZE, SMALL) if _fits(w, size) and (size == SMALL or not few)]
-    # The schedule needs two tiles along each axis: those of extent 1 are not in the loops.
+    # The schedule needs two tiles along each axis, since axes of extent 1 are not in its loops.
     sizes = [size for size in sizes if all(not isinstance(n, int) or n > outputs_of(3, size) for n in plane)]
     gains = {size: _gain(plane[0], size) * _gain(plane[1], size) for size in sizes}
     best = max(gains, key=gains.__getitem__, default=0)
