@@ -57,8 +57,18 @@ private:
     };
 };
 
+// Whether lanes hold several terms of a sum each, as products of bytes do. Halide makes lists of lanes of their indices, in
+// which nothing finds the row of a panel any more if a loop around them is still there: lanes would be loaded one by one.
+inline bool sums_in_lanes(const Definition &definition) {
+    for (const Dim &d : definition.schedule().dims()) {
+        if (d.is_rvar() && d.for_type == ForType::Vectorized) return true;
+    }
+    return false;
+}
+
 // Makes the unrolled loops of a definition serial, and adds their names to `loops`.
 inline void keep_rolled(Definition definition, const std::string &stage, UnrollLate::Loops &loops) {
+    if (sums_in_lanes(definition)) return;
     for (Dim &d : definition.schedule().dims()) {
         if (d.for_type != ForType::Unrolled) continue;
         d.for_type = ForType::Serial;
