@@ -115,3 +115,21 @@ def test_constants_that_take_many_sweeps_are_left_to_the_run() -> None:
     m = model(nodes, {"x": [1]}, ["y"], w=np.zeros(size, np.float32), axis=np.array(0))
     canonical = Compilation(m, Settings("interp")).advance("canonical")
     assert [op.name for op in canonical.walk() if op.name != "yield"] == ["CumSum", "Add"]
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("activations", [6, 7, 12])
+def test_epilogues_that_are_too_long_for_one_stage(activations: int) -> None:
+    """Each `x * sigmoid(x)` doubles the epilogue of a product; where it was cut, two stages computed the product."""
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y0"])]
+    for k in range(activations):
+        nodes.append(helper.make_node("Sigmoid", [f"y{k}"], [f"s{k}"]))
+        nodes.append(helper.make_node("Mul", [f"y{k}", f"s{k}"], [f"y{k + 1}"]))
+    rng = np.random.default_rng(activations)
+    m = model(nodes, {"x": ["n", 48]}, [f"y{activations}"], w=rng.standard_normal((48, 80), np.float32))
+    peer = onnxruntime.InferenceSession(m.SerializeToString(), providers=["CPUExecutionProvider"])
+    session = occ.compile(m, "cpu")
+    for n in (0, 1, 19):
+        x = rng.standard_normal((n, 48), np.float32)
+        (got,), (want,) = session.run({"x": x}).values(), peer.run(None, {"x": x})
+        np.testing.assert_allclose(got, np.asarray(want), rtol=1e-5, atol=1e-6)

@@ -20,7 +20,7 @@ from occ.compiler.ir.typical_sizes import nominal_count
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.gathered_rows import sampled_rows
 from occ.compiler.passes.schedule.loops import Directives
-from occ.compiler.passes.te.inline import materialised
+from occ.compiler.passes.te.inline import homes_of, materialised
 from occ.compiler.targets.machine import Machine
 
 FEW_ROWS = 2  # rows of a product up to which one at a time is faster than a tile of eight: each loads all weights
@@ -98,15 +98,10 @@ class ScheduleFacts:
         ]
         apart = {s.name for s in self.f.stages} - kept - {*sums}
         while several := {
-            h for name in sums if len(homes := self._homes(name, kept | apart)) > 1 for h in homes & apart
+            h for name in sums if len(homes := homes_of(self.f, name, kept | apart)) > 1 for h in homes & apart
         }:
             apart -= several
         return apart
-
-    def _homes(self, name: str, roots: set[str]) -> set[str]:
-        """The stages in memory that read a stage, directly or through inlined ones."""
-        readers = {s.name for s in self.f.stages if any(n.source == name for n in loads(*s.exprs))}
-        return {h for r in readers for h in ({r} if r in roots else self._homes(r, roots))}
 
     @property
     def root(self) -> AnyStage:

@@ -50,7 +50,33 @@ def materialised(f: TeFunc, *, shared: bool = False) -> set[str]:
         else:
             kept.add(s.name)
             repeats[s.name], homes[s.name] = 1.0, s.name
-    return kept | _too_long(f, kept, _LONGEST_SHARED if shared else _LONGEST)
+    return kept | _in_one(f, kept, _too_long(f, kept, _LONGEST_SHARED if shared else _LONGEST))
+
+
+def homes_of(f: TeFunc, name: str, kept: set[str]) -> set[str]:
+    """The stages in memory that read a stage, directly or through inlined ones."""
+    read, found = {name}, set[str]()
+    for s in f.stages:
+        if any(n.source in read for n in loads(*s.exprs)):
+            (found if s.name in kept else read).add(s.name)
+    return found
+
+
+def _in_one(f: TeFunc, kept: set[str], cut: set[str]) -> set[str]:
+    """The stages to cut at so that each reduction is still computed within one stage.
+
+    `c = sum(..), s = sigmoid(c), y = c * s` cannot be cut at `s`, since `y` would compute the sum again: an earlier
+    stage takes its place, through which all that is later reads the sum.
+    """
+    for s in f.stages if cut else ():
+        is_sum = isinstance(s, TeStage) and isinstance(s.expr, Reduce) and s.name not in kept
+        if is_sum and len(homes := homes_of(f, s.name, kept | cut)) > 1:
+            first = next(k for k, t in enumerate(f.stages) if t.name in homes)
+            cut -= homes
+            earlier = [t.name for t in f.stages[f.stages.index(s) + 1 : first]]
+            through = [name for name in earlier if homes_of(f, s.name, kept | cut | {name}) == {name}]
+            cut.add(through[-1] if through else s.name)
+    return cut
 
 
 def _too_long(f: TeFunc, kept: set[str], longest: int) -> set[str]:

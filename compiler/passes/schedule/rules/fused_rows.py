@@ -65,10 +65,10 @@ def fused_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _is_product(others: list[AnyStage], facts: ScheduleFacts) -> bool:
-    """Whether the stages are a contraction and the operand it broadcasts, which is computed into memory first."""
+    """Whether the stages are a contraction, the operand it broadcasts, and parts of an epilogue too long for one."""
     sums = [r for r in others if isinstance(r, TeStage) and isinstance(r.expr, Reduce)]
     found = contraction(sums[0], facts.f) if len(sums) == 1 else None
-    return found is not None and all(r is sums[0] or r.name == found.a.source for r in others)
+    return found is not None and all(r.name == found.a.source for r in others[: others.index(sums[0])])
 
 
 def _shared_rows(s: TeStage, others: list[AnyStage], facts: ScheduleFacts) -> int:
