@@ -11,7 +11,7 @@ from typing import Protocol
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.compile_kernels import compile_kernels
 from occ.compiler.codegen_halide.kernels import Setup, sources
-from occ.compiler.codegen_halide.programs import runtime_object
+from occ.compiler.codegen_halide.programs import prebuilt_emitter, runtime_object
 from occ.compiler.codegen_halide.progress import Tell
 from occ.compiler.codegen_halide.toolchain import Toolchain, cross_compiler, run_all, toolchain
 from occ.compiler.diagnostics import error
@@ -111,7 +111,7 @@ def setup_for(target: str, cache: Cache, sanitize: str = "off") -> tuple[Setup, 
         CompileError: OCC0401, OCC0402, a part of the toolchain is missing, and the cache has no kernels.
     """
     tools = replace(toolchain(), sanitize=sanitize)
-    if tools.compiler is None and not cache.has_any("kernel", ".o"):
+    if tools.compiler is None and not cache.has_any("kernel", ".o") and prebuilt_emitter(tools) is None:
         _ = tools.cxx  # nothing can be built
     host = _host_target(tools, cache)
     full = halide_target(target if target != "host" else host, sanitize)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
@@ -12,9 +11,8 @@ from math import inf
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache
-from occ.compiler.codegen_halide.emit import source
-from occ.compiler.codegen_halide.kernels import NO_LIBRARIES, OF_USERS, UNIT_FLAGS, UNITS, Kernel, Setup, units
-from occ.compiler.codegen_halide.programs import emitter, native
+from occ.compiler.codegen_halide.kernels import OF_USERS, UNIT_FLAGS, Kernel, Setup, units
+from occ.compiler.codegen_halide.programs import emitter, native, prebuilt_emitter
 from occ.compiler.codegen_halide.progress import Tell, counted
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
 from occ.compiler.diagnostics import CompileError, error
@@ -41,8 +39,8 @@ def compile_kernels(
 ) -> Compiled:
     """Compile the kernels of one model that are not in the cache.
 
-    `units` translation units are compiled at once, then `jobs` kernels. Kernels whose compilation times out, or did so
-    in an earlier build, get the fallback schedule, with a `RuntimeWarning`.
+    `jobs` kernels are compiled at once. Those whose compilation times out, or did so in an earlier build, get the
+    fallback schedule, with a `RuntimeWarning`.
 
     Raises:
         CompileError: OCC0401 kernels are missing, and there is no C++ compiler; OCC0403 the toolchain fails.
@@ -67,10 +65,11 @@ def to_compile(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> list[Ke
     """The kernels that are not in the cache, and that no build has given up on.
 
     Raises:
-        CompileError: OCC0401 there are such kernels, and there is no C++ compiler.
+        CompileError: OCC0401 there are such kernels, and no C++ compiler for the program that compiles them, or for
+            bodies of users.
     """
     found = [k for k in kernels if not cache.has("kernel", k.key, ".o") and not _is_endless(k, cache)]
-    if found and setup.tools.compiler is None:
+    if found and setup.tools.compiler is None and (any(k.of_user for k in found) or not prebuilt_emitter(setup.tools)):
         raise error(
             "OCC0401",
             f"no C++ compiler was found, and {len(found)} of {len(kernels)} kernels are not in the build cache",
@@ -99,10 +98,10 @@ def _simplified(kernel: Kernel) -> Kernel:
 
 
 def compile_batch(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict[str, CompileError]:
-    """Compile kernels of many models in one translation unit; one that fails does not affect the others.
+    """Compile kernels of many models together; one that fails does not affect the others.
 
     Args:
-        kernels: a bounded number, to bound the compiler's memory.
+        kernels: a bounded number.
         setup: shared by all.
         cache: where the objects go.
 
@@ -110,32 +109,13 @@ def compile_batch(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> dict
         The errors, by kernel name.
     """
     try:  # errors include the full output of the tools, which attributes them to kernels
-        how = _Effort(1, _SECONDS, units=1, lines=2000 if len(kernels) > 1 else 12)
+        how = _Effort(1, _SECONDS, lines=2000 if len(kernels) > 1 else 12)
         return _run(kernels, setup, cache, how).failed
-    except CompileError as problem:
+    except CompileError as problem:  # a body of a user is no C++
         if len(kernels) == 1:
             return {kernels[0].name: problem}
-        bad = _named_by(problem, kernels)
     half = len(kernels) // 2
-    rest = [[k for k in kernels if k not in bad]] if bad else [kernels[:half], kernels[half:]]
-    failed: dict[str, CompileError] = {}
-    for group in [*([k] for k in bad), *filter(None, rest)]:
-        failed |= compile_batch(group, setup, cache)
-    return failed
-
-
-def _named_by(problem: CompileError, kernels: Sequence[Kernel]) -> list[Kernel]:
-    """The kernels that the compiler complains about, by the line numbers in its errors."""
-    text = "\n".join(problem.diagnostics[0].notes)
-    lines = {int(n) for n in re.findall(r"kernels_0\.cpp:(\d+):\d+: (?:fatal )?error", text)}
-    bad: list[Kernel] = []
-    first = source([]).count("\n") + 1
-    for k in (k for k in kernels if not k.of_user):
-        last = first + k.text.count("\n")
-        if any(first <= n <= last for n in lines):
-            bad.append(k)
-        first = last + 1
-    return bad if len(bad) < len(kernels) else []
+    return compile_batch(kernels[:half], setup, cache) | compile_batch(kernels[half:], setup, cache)
 
 
 @dataclass(frozen=True)
@@ -153,35 +133,34 @@ class _Effort:
     Attributes:
         jobs: kernels at once.
         seconds: processor seconds that Halide may take for one kernel.
-        units: translation units compiled at once.
         lines: lines of the tools' output that errors include.
         tell: called with the number of compiled kernels.
     """
 
     jobs: int
     seconds: float
-    units: int = UNITS
     lines: int = 12
     tell: Tell = lambda _: None
 
 
 def _run(kernels: Sequence[Kernel], setup: Setup, cache: Cache, how: _Effort) -> _Made:
-    """Compile generators and run them.
+    """Run generators: those that the compiler wrote from their text, users' compiled.
 
     Raises:
-        CompileError: OCC0403 a translation unit does not compile.
+        CompileError: OCC0403 the translation unit of users' bodies does not compile.
     """
     tools = setup.tools
     with cache.workspace() as folder:
         work, out = Path(folder), Path(folder) / "out"
-        names = _write_units(kernels, work, how.units)
-        how.tell(f"compiling the generators of {len(kernels)} kernels")
-        run_all([_command(name, tools) for name in names], work, lines=how.lines)
+        files = _write_units(kernels, work)
+        if f"{OF_USERS}.cpp" in files:
+            how.tell("compiling the bodies of users' kernels")
+            run_all([_compiled(OF_USERS, tools)], work, lines=how.lines)
+            files[files.index(f"{OF_USERS}.cpp")] = f"./{OF_USERS}.so"
         out.mkdir()
         longest = sorted(kernels, key=lambda k: (-len(k.text), k.name))  # slow last kernels would leave a core idle
         limits = [str(max(how.jobs, 1)), str(how.seconds)]
-        libraries = [f"./{n}.so" for n in names]
-        command = [str(emitter(tools, cache)), "out", setup.target, *limits, *libraries, *(k.name for k in longest)]
+        command = [str(emitter(tools, cache)), "out", setup.target, *limits, *files, *(k.name for k in longest)]
         problem: CompileError | None = None
         try:
             with counted(out, len(kernels), "compiling kernel", how.tell):
@@ -192,20 +171,18 @@ def _run(kernels: Sequence[Kernel], setup: Setup, cache: Cache, how: _Effort) ->
         return _Made(_adopt(kernels, out, cache, problem), {name: float(seconds) for name, seconds in took})
 
 
-def _write_units(kernels: Sequence[Kernel], folder: Path, count: int) -> list[str]:
-    """Write translation units and their headers; returns the names of the units."""
-    for header in ("te.h", "whole.h"):
-        (folder / header).write_text(native(header))
-    texts = units(kernels, count)
-    for name, text in texts.items():
-        (folder / f"{name}.cpp").write_text(text)
+def _write_units(kernels: Sequence[Kernel], folder: Path) -> list[str]:
+    """Write translation units, and the headers of users' bodies; returns the names of the files."""
+    texts = {f"{name}.cpp": text for name, text in units(kernels).items()}
+    headers = {header: native(header) for header in ("te.h", "whole.h")} if f"{OF_USERS}.cpp" in texts else {}
+    for name, text in {**texts, **headers}.items():
+        (folder / name).write_text(text)
     return list(texts)
 
 
-def _command(unit: str, tools: Toolchain) -> list[str]:
+def _compiled(unit: str, tools: Toolchain) -> list[str]:
     """The command that compiles a translation unit."""
-    libraries = () if unit == OF_USERS else NO_LIBRARIES
-    return [*tools.cxx.command, *UNIT_FLAGS, *libraries, f"-I{tools.include}", f"{unit}.cpp", "-o", f"{unit}.so"]
+    return [*tools.cxx.command, *UNIT_FLAGS, f"-I{tools.include}", f"{unit}.cpp", "-o", f"{unit}.so"]
 
 
 def _adopt(kernels: Sequence[Kernel], out: Path, cache: Cache, problem: CompileError | None) -> dict[str, CompileError]:

@@ -43,6 +43,7 @@ def front_end() -> dict[str, str]:
         "unroll_late.h",
         "whole_loops.h",
         "memory.h",
+        "reader.h",
         "te.cpp",
     )
     texts = {name: native.joinpath(name).read_text("utf-8") for name in names}

@@ -17,13 +17,10 @@ from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.lower.schedule import plain
 from occ.compiler.targets.machine import Machine
 
-UNITS = 2  # translation units compiled at once
+UNITS = 2  # translation units of `src/`, which make compiles at once
 _SHORT = 8_000  # bytes of generators in a unit: g++ takes 55 ms to start and 5 ms per 1,000 bytes (g++ 12, AMD EPYC)
 OF_USERS = "user_kernels"  # the translation unit of users' bodies
 UNIT_FLAGS = (*FLAGS, "-shared", "-fPIC")
-# Our units find everything in the program that loads them. Linking no libraries saves a fifth of the time: 66 ms
-# instead of 82 for a product of two kernels (g++ 12).
-NO_LIBRARIES = ("-nostdlib",)
 
 
 @dataclass(frozen=True)
@@ -56,7 +53,7 @@ class Setup:
     @classmethod
     def of(cls, tools: Toolchain, target: str) -> Setup:
         texts = (*front_end().values(), native("whole.h"), native("emit.cpp"), source([]), source([], whole=True))
-        return cls(tools, target, digest([tools.identity, target, *UNIT_FLAGS, *NO_LIBRARIES, *texts]))
+        return cls(tools, target, digest([tools.identity, target, *UNIT_FLAGS, *texts]))
 
     def kernel(self, f: TeFunc, nodes: Sequence[str] = ()) -> Kernel:
         """The kernel of a te function; `nodes` are the ONNX nodes that it computes, for the comments."""

@@ -54,13 +54,9 @@ def emitter(tools: Toolchain, cache: Cache, rpath: str = "") -> Path:
     Raises:
         CompileError: OCC0403 the toolchain fails.
     """
-    texts = emitter_sources()
-    if (
-        not rpath
-        and (found := prebuilt(EMITTER, made_of(texts, tools.halide_version))) is not None
-        and _finds(found, tools)
-    ):
+    if not rpath and (found := prebuilt_emitter(tools)) is not None:
         return found
+    texts = emitter_sources()
     flags = [*FLAGS, f"-I{tools.include}"]
     rpath = f"-Wl,-rpath,{rpath or tools.library.parent}"  # generators find the symbols of te.h in the program itself
     objects = [[*tools.cxx.command, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")]
@@ -74,10 +70,11 @@ def emitter(tools: Toolchain, cache: Cache, rpath: str = "") -> Path:
 BESIDE = "../../../halide"
 
 
-def _finds(program: Path, tools: Toolchain) -> bool:
-    """Whether a wheel's program finds the installed Halide."""
-    beside = program.parent / BESIDE
-    return beside.is_dir() and beside.resolve() == tools.halide.resolve()
+def prebuilt_emitter(tools: Toolchain) -> Path | None:
+    """A wheel's program that compiles kernels, if it finds the installed Halide."""
+    program = prebuilt(EMITTER, made_of(emitter_sources(), tools.halide_version))
+    beside = program.parent / BESIDE if program is not None else None
+    return program if beside is not None and beside.is_dir() and beside.resolve() == tools.halide.resolve() else None
 
 
 def runtime_object(tools: Toolchain, cache: Cache) -> Path:

@@ -1,10 +1,11 @@
-// Compiles generators to object files: `emit OUT_DIR TARGET JOBS SECONDS UNIT.so... NAME...`. Units are loaded and
-// contain the generators. Every kernel is compiled in a process forked from this one, JOBS at a time, so that libHalide
+// Compiles generators to object files: `emit OUT_DIR TARGET JOBS SECONDS UNIT... NAME...`. A unit contains generators:
+// UNIT.cpp is read (reader.h), UNIT.so is what a C++ compiler made of one. Every kernel is compiled in a process forked from this one, JOBS at a time, so that libHalide
 // is loaded once and no kernel depends on which ones were compiled before it. One that takes more than SECONDS of
 // processor time (0: unlimited) is given up. A kernel that fails gets a line on stderr and no object file; the others
 // are compiled anyway. Processor seconds are written to OUT_DIR/seconds.txt, `inf` for kernels given up.
 
 #include "memory.h"
+#include "reader.h"
 #include "te.h"
 #include <csignal>
 #include <cstdio>
@@ -40,7 +41,7 @@ static void keep_memory() {
 
 int main(int argc, char **argv) {
     if (argc < 5) {
-        fprintf(stderr, "usage: %s OUT_DIR TARGET JOBS SECONDS UNIT.so... NAME...\n", argv[0]);
+        fprintf(stderr, "usage: %s OUT_DIR TARGET JOBS SECONDS UNIT... NAME...\n", argv[0]);
         return 2;
     }
     leave_scalars();
@@ -68,9 +69,10 @@ int main(int argc, char **argv) {
         unlink((std::string(argv[1]) + "/" + name + ".o").c_str());
     };
     int first = 5;
-    for (; first < argc && std::string(argv[first]).find(".so") != std::string::npos; first++) {
-        if (dlopen(argv[first], RTLD_NOW)) continue;
-        fprintf(stderr, "%s\n", dlerror());
+    for (; first < argc && strchr(argv[first], '.'); first++) {
+        const bool is_text = strstr(argv[first], ".cpp");
+        if (is_text ? te::Reader::load(argv[first]) : dlopen(argv[first], RTLD_NOW) != nullptr) continue;
+        fprintf(stderr, "%s\n", is_text ? argv[first] : dlerror());
         return 1;
     }
     for (int i = first; i < argc; i++) {

@@ -52,13 +52,13 @@ Halide::Expr whole_of(Expr e) { return e.node->element ? Halide::Expr(*e.node->e
 const Halide::VarOrRVar &variable_of(Expr e) { return *e.node->variable; }
 Node *made(const Halide::Expr &e) { return new Node{e}; }
 
-std::vector<Halide::Expr> all_of(std::initializer_list<Expr> list) {
+std::vector<Halide::Expr> all_of(List<Expr> list) {
     std::vector<Halide::Expr> found;
     for (Expr e : list) found.push_back(whole_of(e));
     return found;
 }
 
-std::vector<Halide::VarOrRVar> variables_of(std::initializer_list<Expr> list) {
+std::vector<Halide::VarOrRVar> variables_of(List<Expr> list) {
     std::vector<Halide::VarOrRVar> found;
     for (Expr e : list) found.push_back(variable_of(e));
     return found;
@@ -86,8 +86,8 @@ whole::FetchBeyond::Distances distances;  // prefetch distances beyond the rows 
 whole::Settle::Loops settling;
 std::set<std::string> fitting_pairs, in_tiles;
 
-std::map<std::string, void (*)()> &generators() {
-    static std::map<std::string, void (*)()> known;
+std::map<std::string, void (*)(const char *)> &generators() {
+    static std::map<std::string, void (*)(const char *)> known;
     return known;
 }
 
@@ -111,7 +111,7 @@ Var::Var(const char *name) {
     node = new Node{v, {}, {}, v};
 }
 RVar::RVar(const char *name) { node = new Node{{}, {}, {}, Halide::RVar(name)}; }
-RDom::RDom(std::initializer_list<Span> spans, const char *name) {
+RDom::RDom(List<Span> spans, const char *name) {
     Halide::Region region;
     for (const Span &s : spans) region.emplace_back(whole_of(s.min), whole_of(s.extent));
     domain = new Halide::RDom(region, name);
@@ -206,7 +206,7 @@ Expr te_to_int(Type t, Expr x) { return made(whole::te_to_int(type_from(t), whol
 // Functions
 
 Func::Func(const char *name) : Stage{new Function{Halide::Func(name)}, -1} { functions.push_back(function); }
-Ref Func::at(std::initializer_list<Expr> position) const {
+Ref Func::at(List<Expr> position) const {
     if (function->image) return made((*function->image)(all_of(position)));
     return new Node{{}, {}, function->func(all_of(position))};
 }
@@ -235,7 +235,7 @@ Stage &Stage::fuse(Expr inner, Expr outer, Expr fused) {
     }
 LOOP(serial) LOOP_BY(vectorize) LOOP_BY(unroll) LOOP_BY(parallel)
 Stage &Stage::atomic() { return definition(*this).atomic(), *this; }
-Stage &Stage::reordered(std::initializer_list<Expr> vars) { return definition(*this).reorder(variables_of(vars)), *this; }
+Stage &Stage::reordered(List<Expr> vars) { return definition(*this).reorder(variables_of(vars)), *this; }
 
 Stage Stage::specialize(Expr condition) {
     function->special.push_back(function->func.specialize(stated(whole_of(condition))));
@@ -257,7 +257,7 @@ Func &Func::bound_extent(Expr v, Expr n) { return function->func.bound_extent(va
 Func &Func::align_storage(Expr v, Expr n) { return function->func.align_storage(variable_of(v).var, whole_of(n)), *this; }
 Func &Func::bound_storage(Expr v, Expr n) { return function->func.bound_storage(variable_of(v).var, whole_of(n)), *this; }
 Func &Func::align_bounds(Expr v, Expr n) { return function->func.align_bounds(variable_of(v).var, whole_of(n)), *this; }
-Func &Func::stored(std::initializer_list<Expr> vars) {
+Func &Func::stored(List<Expr> vars) {
     std::vector<Halide::Var> order;
     for (Expr v : vars) order.push_back(variable_of(v).var);
     return function->func.reorder_storage(order), *this;
@@ -287,7 +287,7 @@ static Halide::OutputImageParam buffer_of(const Func &tensor) {
 static void note_pitch(const Func &tensor, const Halide::Expr &stride) {
     if (tensor.function->image && !Halide::Internal::as_const_int(Halide::Internal::simplify(stride))) pitch_of_run = true;
 }
-void te_dense(const Func &tensor, std::initializer_list<Expr> extents) {
+void te_dense(const Func &tensor, List<Expr> extents) {
     Halide::OutputImageParam buffer = buffer_of(tensor);
     Halide::Expr stride = 1;
     int k = 0;
@@ -298,11 +298,11 @@ void te_dense(const Func &tensor, std::initializer_list<Expr> extents) {
         stride = stride * extent;
     }
 }
-void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initializer_list<Expr> strides) {
+void te_part(const Func &tensor, List<Expr> extents, List<Expr> strides) {
     Halide::OutputImageParam buffer = buffer_of(tensor);
-    for (size_t k = 0; k < extents.size(); k++) {
-        buffer.dim(k).set_bounds(0, whole_of(extents.begin()[k])).set_stride(whole_of(strides.begin()[k]));
-        note_pitch(tensor, whole_of(strides.begin()[k]));
+    for (size_t k = 0; k < extents.count; k++) {
+        buffer.dim(k).set_bounds(0, whole_of(extents.first[k])).set_stride(whole_of(strides.first[k]));
+        note_pitch(tensor, whole_of(strides.first[k]));
     }
 }
 
@@ -322,7 +322,7 @@ void te_settle(const Func &fold, Expr steps) {
     settling[name + ".s1." + variable_of(steps).name()] = name;
 }
 
-Registration::Registration(const char *name, void (*generate)()) { generators()[name] = generate; }
+Registration::Registration(const char *name, void (*generate)(const char *)) { generators()[name] = generate; }
 
 // LLVM's machine scheduler loads all unrolled terms of a row as soon as the row's address is computed, to free the
 // address register. With prefetches too, registers run out, and nearly all of eight terms of eight rows are spilled. In
@@ -347,7 +347,7 @@ void compile(const char *name, const char *directory, const char *target) {
     const auto known = generators().find(name);
     if (known != generators().end()) {
         whole::fuses_multiply_adds = whole::fuses(Halide::Target(target));
-        known->second();
+        known->second(name);
         bool has_sum = false;
         for (const Function *f : functions) has_sum |= whole::is_long_sum(f->func.function());
         for (const Function *made : functions) {

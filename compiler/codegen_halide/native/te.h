@@ -4,6 +4,7 @@
 // generator is the same for both. Definitions are in te.cpp, over Halide itself: a value is a pointer to its node,
 // which is never freed, because a process makes one kernel.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <initializer_list>
 
@@ -47,9 +48,19 @@ struct RVar : Expr {
 struct Span {
     Expr min, extent;
 };
+// Values in braces, or in an array.
+template<typename T> struct List {
+    const T *first;
+    size_t count;
+    List(std::initializer_list<T> values) : first(values.begin()), count(values.size()) {}
+    List(const T *first, size_t count) : first(first), count(count) {}
+    const T *begin() const { return first; }
+    const T *end() const { return first + count; }
+};
 struct RDom {
     void *domain;
-    RDom(std::initializer_list<Span> spans, const char *name);
+    RDom(void *made) : domain(made) {}
+    RDom(List<Span> spans, const char *name);
     RVar operator[](int k) const;
     void where(Expr condition);
 };
@@ -104,14 +115,14 @@ struct Stage {
     Stage &vectorize(Expr v, int factor, TailStrategy tail = TailStrategy::Auto);
     Stage &unroll(Expr v, int factor, TailStrategy tail = TailStrategy::Auto);
     Stage &parallel(Expr v, int factor, TailStrategy tail = TailStrategy::Auto);
-    Stage &reordered(std::initializer_list<Expr> vars);
+    Stage &reordered(List<Expr> vars);
     template<typename... V> Stage &reorder(V... vars) { return reordered({vars...}); }
     Stage specialize(Expr condition);
 };
 struct Func : Stage {
     Func(Function *made) : Stage{made, -1} {}
     Func(const char *name);
-    Ref at(std::initializer_list<Expr> position) const;
+    Ref at(List<Expr> position) const;
     Ref operator()() const { return at({}); }
     Ref operator()(Expr a) const { return at({a}); }
     Ref operator()(Expr a, Expr b) const { return at({a, b}); }
@@ -125,7 +136,7 @@ struct Func : Stage {
     Func &compute_root(), &compute_at(const Func &where, Expr v), &store_root(), &store_at(const Func &where, Expr v);
     Func &bound(Expr v, Expr min, Expr extent), &bound_extent(Expr v, Expr extent), &align_storage(Expr v, Expr n), &align_bounds(Expr v, Expr n),
         &bound_storage(Expr v, Expr n);
-    Func &stored(std::initializer_list<Expr> vars);
+    Func &stored(List<Expr> vars);
     template<typename... V> Func &reorder_storage(V... vars) { return stored({vars...}); }
 };
 
@@ -147,9 +158,9 @@ template<typename T, int rank> struct Output<Buffer<T, rank>> : Func {
     Output(const char *name) : Func(output(name)) {}
 };
 // A contiguous tensor: extents from the innermost dimension outward.
-void te_dense(const Func &tensor, std::initializer_list<Expr> extents);
+void te_dense(const Func &tensor, List<Expr> extents);
 // A part of a tensor, with its strides.
-void te_part(const Func &tensor, std::initializer_list<Expr> extents, std::initializer_list<Expr> strides);
+void te_part(const Func &tensor, List<Expr> extents, List<Expr> strides);
 
 // Prefetches the next panel of a tensor while the tiles that share the current one are computed. Both sizes are in
 // bytes; `distance` is from the start of one panel to the next, by default the size of a panel.
@@ -167,7 +178,7 @@ void te_in_tiles(const Func &sum);
 
 template<typename T> struct Generator {};
 struct Registration {
-    Registration(const char *name, void (*generate)());
+    Registration(const char *name, void (*generate)(const char *name));
 };
 void compile(const char *name, const char *directory, const char *target);  // to DIRECTORY/NAME.o; errors end the process
 
@@ -176,4 +187,4 @@ void compile(const char *name, const char *directory, const char *target);  // t
 #ifndef TE_OVER_HALIDE
 using namespace te;
 #endif
-#define HALIDE_REGISTER_GENERATOR(kind, name) static const te::Registration registered_##kind(#name, [] { kind().generate(); });
+#define HALIDE_REGISTER_GENERATOR(kind, name) static const te::Registration registered_##kind(#name, [](const char *) { kind().generate(); });
