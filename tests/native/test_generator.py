@@ -27,7 +27,7 @@ def test_generators_alone_rebuild_the_library(tool: str, occ_cli: Any, tmp_path:
         pytest.skip(f"{tool} or make is not installed")
     monkeypatch.chdir(tmp_path)
     onnx.save(model_of("g (float[4, 8] x) => (float[4, 8] y) { y = Relu(x) }"), "m.onnx")
-    assert occ_cli("build", "m.onnx", "--emit", "generator", "-o", "src").code == 0
+    assert occ_cli("build", "m.onnx", "-O3", "--emit", "generator", "-o", "src").code == 0
     found = re.search(r"HALIDE_REGISTER_GENERATOR\((\w+)", Path("src/kernels_0.cpp").read_text())
     assert found is not None
     Path("main.cpp").write_text(CALLER.replace("KERNEL", found[1]))
