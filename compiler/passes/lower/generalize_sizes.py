@@ -21,7 +21,8 @@ class GeneralizeSizes(Pass):
         `te @f[](%x: f32[3136,64], ..)`, `te @g[](%x: f32[784,128], ..)` --> `te @f[D0, D1](%x: f32[4*D0,8*D1], ..)`
     The schedule was chosen for the actual sizes, so tiles and the order of sums are those of a kernel for these sizes
     alone. The outer loops of products take one form (te/uniform_loops.py): how long blocks of rows and columns are
-    decides their order, and is a value of the call, as is how far apart rows are.
+    decides their order, and is a value of the call, as are how far apart rows are, the steps of windows of more than 8
+    terms, and the starts of slices (te/index_values.py).
     Extents that it unrolls or keeps in registers stay numbers: taps of windows, colour channels, tiles. So do those
     that pay to be known, measured on Sapphire Rapids as the time of a kernel for any such extent over one that knows
     it:
@@ -32,6 +33,7 @@ class GeneralizeSizes(Pass):
       inputs), since one of them is how far apart the rows of an operand are.
     - Tables that have an element for each code of a byte: 1.5 (`QLinearSigmoid`).
     - The rows of borders up to 128 long (`Pad`): 1.8.
+    - Parts of rows up to 128 long (`Slice`): 1.1 to 1.3 (Zen 4).
     - The terms of products of up to 32: 1.04 to 1.1 (MobileNet v2), for 2 kernels more of 28. Up to 128 terms it is
       about 1.02, for 6 kernels more of 48 in a YOLOv8n.
     - The planes of Winograd convolutions, whose blocks of tiles need memory of known size: Halide took 1.5 times as

@@ -16,16 +16,17 @@ from occ.compiler.ir.dtype import I64
 from occ.compiler.ir.layout import ROW
 from occ.compiler.ir.te.expr import COMPARISONS, Axis, Binary, Const, Expr, Index, Load, Reduce, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, TeFunc, TeStage, loads, reduce_axes
-from occ.compiler.ir.te.index import axis_of, axis_symbol, axis_symbols, is_axis, to_dim, within
-from occ.compiler.ir.te.piecewise import parts
+from occ.compiler.ir.te.index import axis_of, axis_symbol, axis_symbols, is_axis, to_dim
 from occ.compiler.ir.te.schedule import Arg, Directive
 from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.te.bind_dims import bind_dims, with_dims, without_whole_parts
+from occ.compiler.passes.te.certain_reads import axes_of, certain_reads, uncertain_extents
 from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
+from occ.compiler.passes.te.index_values import IndexValues, index_values
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
-from occ.compiler.passes.te.measured_extents import SMALL, code_tables, measured_axes
+from occ.compiler.passes.te.measured_extents import SMALL, code_tables, measured_axes, short_parts
 from occ.compiler.passes.te.scaled_dims import scaled
 from occ.compiler.passes.te.uniform_loops import uniform_loops
 from occ.runtime.dims import MOST_COUNTED
@@ -66,7 +67,9 @@ def generalized(f: TeFunc) -> General | None:
     if f.halide or not all(isinstance(s, TeStage) for s in f.stages):
         return None
     f, factors = _scaled(uniform_loops(f))
-    found = _with_sizes(f)
+    indices = index_values(f)
+    found = _with_sizes(f, indices) if indices.values else None
+    found = found or _with_sizes(f, IndexValues(f, {}, frozenset()))
     if found is None:
         return General(f, (), factors) if factors else None
     return replace(found, factors=factors)
@@ -79,22 +82,22 @@ def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
         return f, {}
     known = symbols(*occurring(f.params, f.stages, f.results, f.checks))
     back = {n: k * monomial((known[n], 1)) for n, k in factors.items()}
-    if with_dims(made, lambda d: substitute(d, back)) != f or list(_uncertain(f, _certain(f), made)):
+    if with_dims(made, lambda d: substitute(d, back)) != f or list(uncertain_extents(f, certain_reads(f), made)):
         return f, {}
     return made, factors
 
 
-def _with_sizes(f: TeFunc) -> General | None:
+def _with_sizes(f: TeFunc, indices: IndexValues) -> General | None:
     """The function with further dims instead of numbers."""
     kept: set[int] = set()
-    certain = _certain(f)
+    certain = certain_reads(f)
     for merged in (False, True):
         for _ in range(_TRIALS):
-            made = _Sizes(f, frozenset(kept), merged=merged).general()
+            made = _Sizes(indices, frozenset(kept), merged=merged).general()
             known = dict(zip(made.function.dims[len(f.dims) :], made.values, strict=True))
             if without_whole_parts(bind_dims(made.function, known)) != f:
                 break
-            lost = set(_uncertain(f, certain, made.function))
+            lost = set(uncertain_extents(f, certain, made.function))
             if not lost:
                 return made if made.values else None
             if merged:
@@ -102,43 +105,6 @@ def _with_sizes(f: TeFunc) -> General | None:
             else:
                 break
     return None
-
-
-def _certain(f: TeFunc) -> list[list[bool]]:
-    """For each index of each load of a stage, in order: whether it is provably within bounds."""
-    return [[within(i, extent, axes) for i, extent in reads] for reads, axes in (_reads(s, f) for s in f.stages)]
-
-
-def _uncertain(f: TeFunc, certain: Sequence[Sequence[bool]], g: TeFunc) -> Iterator[int]:
-    """Extents whose reads were provably within bounds for the given sizes, but are not for any sizes.
-
-    Also those of stages that are now split differently.
-    """
-    for s, proved, t in zip(f.stages, certain, g.stages, strict=True):
-        assert isinstance(s, TeStage)
-        assert isinstance(t, TeStage)
-        axes = _axes_of(s)
-        (old, _), (new, positions) = _reads(s, f), _reads(t, g)
-        if len(parts(s)) != len(parts(t)):
-            at = [a.extent for a in s.axes[-1:]]
-            if any((d.call, d.stage) == ("in_parts", s.name) for d in f.schedule):
-                at += [n for _, n in old]  # the borders of a join are extents of its operands
-            yield from (n for n in at if isinstance(n, int))
-        for known, (i, extent), (j, wider) in zip(proved, old, new, strict=True):
-            if known and not within(j, wider, positions):
-                names = {x.name for x in walk(i) if isinstance(x, Index)}
-                yield from (n for n in (extent, *(a.extent for a in axes if a.name in names)) if isinstance(n, int))
-
-
-def _axes_of(s: AnyStage) -> tuple[Axis, ...]:
-    return (*s.axes, *reduce_axes(*s.exprs[:1]))
-
-
-def _reads(s: AnyStage, f: TeFunc) -> tuple[list[tuple[Expr, Dim]], Mapping[str, Dim]]:
-    """Each index of each load of a stage with its upper bound's extent, and its axes as symbols."""
-    shapes = f.shapes
-    found = [pair for n in loads(*s.exprs) for pair in zip(n.index, shapes[n.source], strict=True)]
-    return found, axis_symbols(_axes_of(s))
 
 
 def _is_known(facts: Sequence[AxisFacts]) -> bool:
@@ -159,19 +125,21 @@ class _Sizes:
     A dim may depend on others.
     """
 
-    def __init__(self, f: TeFunc, kept: frozenset[int], *, merged: bool) -> None:
-        self.f, self.kept = f, kept
+    def __init__(self, indices: IndexValues, kept: frozenset[int], *, merged: bool) -> None:
+        self.f, self.parts, self.kept = indices.function, indices.read, kept
+        f = self.f
         self.facts: LoopFacts = loop_facts(f)
         self.of_parts = not (rules := {d.rule for d in f.schedule}).isdisjoint((_WINOGRAD, _PRODUCT))
         self.parent: dict[Slot, Slot] = {}
         self.number: dict[Slot, int] = {}  # by slot, if it has one
         self.size: dict[Slot, Dim] = {}  # by root of the class
-        self.values: dict[str, int] = {}
+        self.values = dict(indices.values)
         measured = () if _WINOGRAD in rules else (name for s in f.stages for name in measured_axes(s, self.f))
         self.measured: set[Slot] = {(name, -1) for name in measured}
         self.measured |= {slot for s in f.stages for slot in code_tables(s, f)}
+        self.measured |= {(name, -1) for s in f.stages for name in short_parts(s, self.parts)}
         self.computed: dict[str, Dim] = {}  # by the call, of its other dims
-        self.free: list[str] = []  # new dims, in order
+        self.free = [*indices.values]  # new dims, in order
         self._slots()
         self._same()
         if merged:
@@ -293,8 +261,10 @@ class _Sizes:
 
     def _of_index(self, s: AnyStage, n: Load, k: int, i: Expr) -> None:
         """Derive the extent that an index reads along from the sizes of its axes, if possible."""
-        root = self.root[n.source, k]
-        if root in self.size or root not in self.number or self.number[root] in (*range(SMALL + 1), *self.kept):
+        root, in_part = self.root[n.source, k], (n.source, k) in self.parts
+        if root in self.size or root not in self.number or self.number[root] in self.kept:
+            return
+        if self.number[root] > MOST_COUNTED if in_part else self.number[root] <= SMALL:
             return
         if _is_known([self.facts.axes[m] for m, at in self.members[root] if at < 0]):
             return
@@ -306,11 +276,13 @@ class _Sizes:
                 self._base((axis_of(name), -1))
         d = to_dim(self._lifted(i, s, n), self._axes(s))
         assert d is not None
-        last = {axis_symbol(a.name): self._extent(a) - 1 for a in _axes_of(s)}
+        last = {axis_symbol(a.name): self._extent(a) - 1 for a in axes_of(s)}
         top = substitute(d, last)
         more = self.number[root] - 1 - evaluate(top, self.values) if set(symbols(top)) <= set(self.values) else None
         if isinstance(top, int):
             self.size[root] = self.number[root]
+        elif in_part and more is not None and more >= 0:
+            self.size[root] = top + 1 + self._symbol(more, 0)
         elif more is not None and abs(more) <= _NEAR:
             self.size[root] = top + 1 + more
 
@@ -318,7 +290,7 @@ class _Sizes:
         return self._dim((a.name, -1), a.extent)
 
     def _axes(self, s: AnyStage) -> Mapping[str, Dim]:
-        return axis_symbols(Axis(a.name, self._extent(a)) for a in _axes_of(s))
+        return axis_symbols(Axis(a.name, self._extent(a)) for a in axes_of(s))
 
     # numbers in expressions
 
@@ -361,7 +333,7 @@ class _Sizes:
         own = [*own, *(() if isinstance(near, Load) else used)]
         of_source = [(near.source, k) for k in range(len(near.index))] if isinstance(near, Load) else []
         slots: list[Slot] = [*own, *of_source, *reversed(used)]
-        slots += reversed([(a.name, -1) for a in _axes_of(s)])
+        slots += reversed([(a.name, -1) for a in axes_of(s)])
         slots += [(n.source, k) for n in loads(*s.exprs) for k in range(len(n.index))]
         roots = [*dict.fromkeys((*map(self.root.__getitem__, slots), *self.roots))]
         stays = any(self._is_number_near(slot, value) for slot in (*own, *of_source))

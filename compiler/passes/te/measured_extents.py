@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 from occ.compiler.ir.dim import product
 from occ.compiler.ir.dtype import U8
 from occ.compiler.ir.te.expr import Cast, Index, Load
@@ -13,6 +15,7 @@ from occ.compiler.passes.te.dim_names import is_product
 SMALL = 8  # extents up to this stay numbers: taps of windows, colour channels, unrolled loops
 PLANE = 128  # and these, of planes that windows slide over which sum taps and colours alone, with their channels
 BORDERED = 128  # rows up to this long that get a border
+PART = 128  # and rows up to this long that are parts of longer ones
 CODES = 256  # tables of this many elements, which bytes index
 FEW_TERMS = 32  # products of up to this many terms know their number, which then is how far apart rows are
 
@@ -63,6 +66,26 @@ def measured_axes(s: AnyStage, f: TeFunc) -> set[str]:
         n = product(a.extent for a in terms)
         small |= {a.name for a in terms} if isinstance(n, int) and n <= FEW_TERMS else _pitch_axes(s, f)
     return small
+
+
+def short_parts(s: AnyStage, read: Collection[tuple[str, int]]) -> set[str]:
+    """The last axis of a stage that copies parts of rows, if these are short.
+
+    Args:
+        s: a stage.
+        read: axes of tensors of which parts are read, by name and position.
+    """
+    if reduce_axes(*s.exprs[:1]):
+        return set()
+    found = {
+        x.name
+        for n in loads(*s.exprs)
+        for k, i in enumerate(n.index)
+        if (n.source, k) in read
+        for x in walk(i)
+        if isinstance(x, Index)
+    }
+    return {a.name for a in s.axes[-1:] if a.name in found and isinstance(a.extent, int) and a.extent <= PART}
 
 
 def code_tables(s: AnyStage, f: TeFunc) -> set[tuple[str, int]]:

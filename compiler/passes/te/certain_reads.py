@@ -1,0 +1,55 @@
+"""Reads of a te function that are provably within bounds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.te.expr import Axis, Expr, Index
+from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.index import axis_symbols, within
+from occ.compiler.ir.te.piecewise import parts
+from occ.compiler.ir.te.walks import walk
+
+
+def certain_reads(f: TeFunc) -> list[list[bool]]:
+    """For each index of each load of a stage, in order: whether it is provably within bounds."""
+    return [[within(i, extent, axes) for i, extent in reads] for reads, axes in (_reads(s, f) for s in f.stages)]
+
+
+def uncertain_extents(f: TeFunc, certain: Sequence[Sequence[bool]], g: TeFunc) -> Iterator[int]:
+    """Extents whose reads were provably within bounds for the given sizes, but are not for any sizes.
+
+    Also those of stages that are now split differently.
+
+    Args:
+        f: of the given sizes.
+        certain: what is proven about it.
+        g: the same function for any sizes.
+    """
+    for s, proved, t in zip(f.stages, certain, g.stages, strict=True):
+        assert isinstance(s, TeStage)
+        assert isinstance(t, TeStage)
+        axes = axes_of(s)
+        (old, _), (new, positions) = _reads(s, f), _reads(t, g)
+        if len(parts(s)) != len(parts(t)):
+            at = [a.extent for a in s.axes[-1:]]
+            if any((d.call, d.stage) == ("in_parts", s.name) for d in f.schedule):
+                at += [n for _, n in old]  # the borders of a join are extents of its operands
+            yield from (n for n in at if isinstance(n, int))
+        for known, (i, extent), (j, wider) in zip(proved, old, new, strict=True):
+            if known and not within(j, wider, positions):
+                names = {x.name for x in walk(i) if isinstance(x, Index)}
+                yield from (n for n in (extent, *(a.extent for a in axes if a.name in names)) if isinstance(n, int))
+
+
+def axes_of(s: AnyStage) -> tuple[Axis, ...]:
+    """The axes of a stage and those that it sums along."""
+    return (*s.axes, *reduce_axes(*s.exprs[:1]))
+
+
+def _reads(s: AnyStage, f: TeFunc) -> tuple[list[tuple[Expr, Dim]], Mapping[str, Dim]]:
+    """Each index of each load of a stage with its upper bound's extent, and its axes as symbols."""
+    shapes = f.shapes
+    found = [pair for n in loads(*s.exprs) for pair in zip(n.index, shapes[n.source], strict=True)]
+    return found, axis_symbols(axes_of(s))
