@@ -347,6 +347,7 @@ void compile(const char *name, const char *directory, const char *target) {
     const auto known = generators().find(name);
     if (known != generators().end()) {
         whole::fuses_multiply_adds = whole::fuses(Halide::Target(target));
+        whole::stores_masked = Halide::Target(target).has_feature(Halide::Target::AVX512);
         known->second(name);
         bool has_sum = false;
         for (const Function *f : functions) has_sum |= whole::is_long_sum(f->func.function());
