@@ -29,7 +29,18 @@ from occ.runtime.native.call import (
     VERSION,
     symbol_names,
 )
-from occ.runtime.native.entry_block import HANDLE, OPEN, Block, Extents, Native, address, beginning, room_of, takes
+from occ.runtime.native.entry_block import (
+    HANDLE,
+    OPEN,
+    POOLED,
+    Block,
+    Extents,
+    Native,
+    address,
+    beginning,
+    room_of,
+    takes,
+)
 from occ.runtime.native.run_errors import LOST, failure
 from occ.runtime.signature import bind_shapes, numpy_dtype
 
@@ -37,7 +48,6 @@ _EMPTY_CALLS = 101  # kernels timed to measure observer overhead
 _KEPT_SHAPES = 64  # cached sets of extents
 _KEPT_BLOCKS = 8  # idle calls with their memory
 _MOST_GROWN = 1 << 30  # bytes of heap memory of a run that the next one gets in advance
-_POOLED = 4096  # bytes of outputs that share memory, which lives as long as any of them
 
 _TEXTS = frozenset((str, bytes))
 _shape_of, _dtype_of = attrgetter("shape"), attrgetter("dtype")
@@ -120,7 +130,8 @@ class _Runner:
                 made[k], known.room[k] = by_host, by_host.nbytes
         for k, at, rank in self._decided:
             if known.outputs[k][0] is not HANDLE:
-                room, made[k] = made[k].nbytes, beginning(made[k], tuple(block.results[at : at + rank]))
+                room, shape = made[k].nbytes, tuple(block.results[at : at + rank])
+                made[k] = beginning(made[k], shape, own=given is None)
                 if 2 * made[k].nbytes < room:  # the next run is given that much in advance
                     known.room.pop(k, None)
         block.values.clear()
@@ -164,7 +175,7 @@ class _Runner:
             made.outputs.append((shape, dtype, 0 if isinstance(shape, str) else room_of(shape, dtype)))
         made.needed, total = block.call.needed, sum(size for _, _, size in made.outputs)
         made.late = [k for k, (shape, _, _) in enumerate(made.outputs) if isinstance(shape, str)]
-        made.pooled = total if total <= _POOLED and not made.late else 0
+        made.pooled = total if total <= POOLED and not made.late else 0
         if len(self._known) >= _KEPT_SHAPES:
             self._known.clear()
         self._known[key] = made

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import weakref
+from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import prod
 from typing import Any
 
@@ -22,6 +24,9 @@ from occ.runtime.native.workers import Workers
 _addressof = ctypes.addressof
 _first_byte: Callable[[Any], ctypes.c_char] = ctypes.c_char.from_buffer
 
+
+POOLED = 4096  # bytes of outputs that share memory, which lives as long as any of them
+_MAPPED = 32 << 20  # bytes from which C libraries map memory for each allocation, and unmap it
 
 # Replaces empty tensors: a kernel that joins several loads a first vector of each, and selects afterwards.
 _ROOM = aligned_bytes(2 * ALIGNMENT)
@@ -48,10 +53,57 @@ def room_of(shape: Sequence[int], dtype: np.dtype[Any]) -> int:
     return -(-size // ALIGNMENT) * ALIGNMENT + 2 * ALIGNMENT
 
 
-def beginning(made: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """A prefix of an array with another shape; copied if that is much smaller."""
-    found = made.reshape(-1)[: prod(shape)].reshape(shape)
-    return found.copy() if 2 * found.size < made.size else found
+def beginning(made: np.ndarray, shape: tuple[int, ...], *, own: bool) -> np.ndarray:
+    """A prefix of an output with another shape; memory after it is released if that is as much.
+
+    Args:
+        own: the output's memory is of this run alone, and of no caller.
+    """
+    size, raw = prod(shape), made.base
+    if 2 * size >= made.size:
+        return made.reshape(-1)[:size].reshape(shape)
+    if not own or made.nbytes <= POOLED or not isinstance(raw, np.ndarray) or not raw.flags.owndata:
+        return made.reshape(-1)[:size].reshape(shape).copy()
+    start, dtype = address(made) - address(raw), made.dtype
+    raw.resize(start + size * dtype.itemsize, refcheck=False)  # Compress of 256 to 128 KiB: 15.4 --> 9.9 us (Zen 4)
+    return np.ndarray(shape, dtype, raw, start)
+
+
+class _Mapped(np.ndarray[Any, Any]):
+    """Bytes that views of them refer to; numpy would refer to their owner, if that had the same type."""
+
+
+class LargeMemory:
+    """Memory of large outputs, used again once nothing refers to them any more. Thread-safe.
+
+    Mapped anew, the system clears its pages in each run. Tile to 32 MiB: 7.5 --> 3.4 ms (Zen 4).
+    """
+
+    def __init__(self) -> None:
+        self._left: deque[_Mapped] = deque(maxlen=2)  # a caller keeps one result while it asks for the next
+
+    def take(self, size: int) -> np.ndarray:
+        """At least `size` bytes.
+
+        Raises:
+            RunError: OCC0505 there is no such memory.
+        """
+        if size < _MAPPED:
+            return raw_bytes(size)
+        found = self._fitting(size)
+        if found is None:
+            found = raw_bytes(size).view(_Mapped)
+        lent = found.view()
+        weakref.finalize(lent, self._left.append, found).atexit = False
+        return lent
+
+    def _fitting(self, size: int) -> _Mapped | None:
+        """Memory that is left, which is released if it is too small or much too large."""
+        try:
+            found = self._left.pop()
+        except IndexError:
+            return None
+        return found if size <= found.size <= 2 * size else None
 
 
 @dataclass
@@ -65,6 +117,7 @@ class Native:
         workers: run the parallel loops of kernels that leave them to the caller; None for other kernels.
         host: runs steps that are not compiled.
         observer: called for each kernel of calls made while it is set.
+        large: memory of outputs.
     """
 
     manifest: Manifest
@@ -74,6 +127,7 @@ class Native:
     workers: Workers | None
     host: HostSteps
     observer: Observer | None = None
+    large: LargeMemory = field(default_factory=LargeMemory)
 
     def addresses(self) -> ctypes.Array[ctypes.c_void_p]:
         """Addresses of the constants."""
@@ -120,6 +174,7 @@ class Block:
         "capacity",
         "cells",
         "inputs",
+        "large",
         "lent",
         "memory",
         "outputs",
@@ -144,6 +199,7 @@ class Block:
             inputs=ctypes.addressof(self.inputs), outputs=ctypes.addressof(self.outputs),
             results=ctypes.addressof(self.results), room=ctypes.addressof(self.room),
         )  # fmt: skip
+        self.large = native.large
         self.lent = None
         if native.workers is not None:
             self.lent = LoopCallbacks(self.call, native.workers)
@@ -196,7 +252,7 @@ class Block:
                 continue
             y = None if given is None else given[k]
             if y is None or not takes(y, shape, dtype) or (at := address(y)) % ALIGNMENT:
-                raw = raw_bytes(size)  # kernels write to aligned addresses
+                raw = self.large.take(size)  # kernels write to aligned addresses
                 at = address(raw)
                 start = -at % ALIGNMENT
                 at += start
@@ -210,7 +266,7 @@ class Block:
         self.room[k], self.outputs[k] = size, 0
         if not size:
             return None
-        raw = raw_bytes(size + 2 * ALIGNMENT)
+        raw = self.large.take(size + 2 * ALIGNMENT)
         at = address(raw)
         start = -at % ALIGNMENT
         self.outputs[k] = at + start
