@@ -22,6 +22,7 @@ from occ.compiler.targets.machine import Machine
 
 _WINDOW = 7  # taps along an axis of a small window
 _STRIP = 16  # vectors of columns added together
+SHORT_STRIP = 8  # the same, of a symbolic number of columns
 # Taps that are unrolled: else only those of a row. 7x7 of a depthwise convolution is as fast with a loop over rows, and
 # Halide takes a ninth of the time for it; 5x5 takes 1.07 times as long. A maximum of 5x5 takes 0.69 of the time, and
 # Halide a seventh for it; of 3x3 1.02, and Halide and LLVM half of the work for it (Sapphire
@@ -38,10 +39,10 @@ def window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     no neighbours, or vectors cross the border, the border is added a few rows at a time, while they are in cache.
     """
     facts = facts_of(f, machine)
-    return facts.scheduled(_column_sums(facts.root, facts) or window_loops(facts.root, facts))
+    return facts.scheduled(column_sums(facts.root, facts) or window_loops(facts.root, facts))
 
 
-def _column_sums(s: AnyStage, facts: ScheduleFacts) -> Directives:
+def column_sums(s: AnyStage, facts: ScheduleFacts) -> Directives:
     """Sums of long columns, several adjacent vectors in registers; nothing if there are none, or few columns.
 
     A column of vectors reads one line of each page. Sapphire Rapids, the sums of 2,048 columns of 1,024 rows: 840 -->
@@ -51,16 +52,18 @@ def _column_sums(s: AnyStage, facts: ScheduleFacts) -> Directives:
     if len(sums) != 1 or not isinstance(s, TeStage) or not (lanes := _lanes(s, sums, facts)):
         return []
     (r,), (last, extent) = sums, (s.axes[-1].name, s.axes[-1].extent)
-    strip = lanes * min(_STRIP, facts.machine.registers // 2)
+    strip = lanes * (SHORT_STRIP if facts.full_vector else min(_STRIP, facts.machine.registers // 2))
     inner = reduce_axes(r.expr)
     rows = len(inner) == 1 and nominal(inner[0].extent) > _WINDOW * _WINDOW
-    if not rows or not isinstance(extent, int) or extent % strip or extent < 4 * strip:
+    known = isinstance(extent, int) and extent % strip == 0 and extent >= 4 * strip
+    if not rows or not (known or facts.full_vector):
         return []
     out, start, update = StageSchedule(s), StageSchedule(r), StageSchedule(r, update=1)
-    strips, within = out.split(out.loop(last), strip)
+    strips, within = out.split(out.loop(last), strip, "Auto" if known else "ShiftInwards")
     out.reorder(within, strips, *reversed(out.axes[:-1])).vectorize(within, lanes)
     loops = [*out.axes[:-1], strips, INNERMOST]
-    fused = parallel(out, loops, [*(tasks(a.extent) for a in s.axes[:-1]), extent // strip, 1], work(s, facts))
+    counts = [*(tasks(a.extent) for a in s.axes[:-1]), tasks(extent, strip), 1]
+    fused = parallel(out, loops, counts, work(s, facts))
     made = out.directives
     for part in (start, update):
         vectors, lane = part.split(part.axes[-1], lanes)
