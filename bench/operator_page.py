@@ -17,7 +17,7 @@ _HEAD = """# Speed of single operators
 
 How many times as fast occ is as onnxruntime, operator by operator: `python bench/operators.py --json FILE --page {page}`
 measures and writes this page. A model has one node, so a small size is mostly the call, and nothing is fused.
-Small, medium and large sizes are in `bench/operator_rows.py`. One thread: processor time; two: time by the clock.
+Small, medium and large sizes are in `bench/operator_rows.py`, kernels are those of `-O2`, the default. One thread: processor time; two: time by the clock.
 
 🟥 below 0.5, 🟧 below 0.8, 🟨 below 0.95, 🟩 below 1.5, 🟦 from 1.5 on. Measured on {machine}.
 """

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 _PLANES = "Channels are first in the model and last in the kernel. Between input and output alone, both copies count; a network has them at its ends."
 _LOADS = "Halide has no gather instruction: elements are loaded one at a time."
-_MEMORY = "The tensors are larger than the caches. Not looked into further."
+_MEMORY = "Tensors are larger than the second cache. Not looked into further."
 _SHUFFLES = (
     "Squares of 4x4 elements of any type: 4 bytes are loaded and stored at a time, and larger squares take longer."
 )
@@ -14,22 +14,20 @@ _SHUFFLES = (
 # Name of a row -> why it is below 0.8 at medium or large size.
 REASONS: Mapping[str, str] = {
     "DFT": "Of symbolic length, a convolution of twice the length with a chirp: any length takes about the same time.",
-    "ms CDist": "A difference and a multiply-add for each term. onnxruntime takes a matrix product, which loses digits of close points.",
-    "MatMulInteger": "Of symbolic size. Both multiply in AMX tiles on this machine. Not looked into further.",
-    "Pad constant": "Measured while the kernel did not know where the border is; since then it does for short rows. At -O3 it took 0.75 of the time.",
-    **dict.fromkeys(("Conv 3x3 stride 2", "Conv 3x3 dilated"), _PLANES),
-    "MatMul of two inputs": "Measured while the kernel knew no length of a row; now it knows one, as at -O3, which took 0.7 of the time.",
-    "GatherElements": "Indices are checked in a pass of their own: at large size memory counts, and they are read twice.",
-    "GridSample linear": _LOADS,
+    "ms CDist": "The rows are loaded once for each tile of distances.",
+    **dict.fromkeys(("Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 1x1"), _PLANES),
+    "MatMul": "Of doubles: tiles and blocks are those of f32.",
+    "Concat of channels": "Vectors are stored through the caches; onnxruntime calls `memcpy`, which does not load what it overwrites.",
+    **dict.fromkeys(("Cast float16 to f32", "QuantizeLinear", "DynamicQuantizeLinear", "ms QLinearSigmoid"), _MEMORY),
+    **dict.fromkeys(("GridSample linear", "GatherElements"), _LOADS),
     "TopK of a vocabulary": "Keys are written, and counted digit by digit; onnxruntime keeps a heap in one pass.",
     "TopK of all": f"Runs are merged by binary searches. {_LOADS}",
     "TopK of 100": "As for a vocabulary.",
     **dict.fromkeys(("MaxPool", "AveragePool"), "Of symbolic size, in half vectors; those that reach over the border are gathered element by element."),
     **dict.fromkeys(("Transpose", "Transpose to channels last"), _SHUFFLES),
-    "Tile": "A result of 32 MiB is mapped anew in each run: half of the time is the kernel of the system, which clears its pages.",
-    "Compress": "The size of the result is known after the flags are counted: it has memory of its own, and a copy for each row.",
-    **dict.fromkeys(("Softmax", "SpaceToDepth", "ReduceSum of columns", "ReduceMean of columns"), _MEMORY),
-    "ms QLinearGlobalAveragePool": "Not looked into.",
+    "Compress": "Flags are counted first, and each row is a copy of its own, into memory for all rows.",
+    "Attention": "Of symbolic length: keys are in chunks that fit any length.",
+    "ms QLinearGlobalAveragePool": "Bytes are widened to 32 bits before they are added.",
 }  # fmt: skip
 
 _IN_MEMORY = "Each step is a kernel of its own, with its result in memory."
@@ -39,7 +37,7 @@ _VECTORS = "onnxruntime multiplies in AMX tiles on this machine, `cpu-jit` in ve
 
 # The same for the target cpu-jit.
 OF_JIT: Mapping[str, str] = {
-    "ms CDist": REASONS["ms CDist"],
+    "ms CDist": "A difference and a multiply-add for each term. onnxruntime takes a matrix product, which loses digits of close points.",
     **dict.fromkeys(("MatMulInteger", "QLinearMatMul", "ms DynamicQuantizeMatMul"), _VECTORS),
     **dict.fromkeys(("Conv 3x3", "Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 7x7 of a picture"), _NO_BLOCKS),
     **dict.fromkeys(("MatMul", "Gemm"), "f16 weights are widened in the loop of the product, once for each tile of rows."),
