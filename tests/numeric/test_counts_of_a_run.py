@@ -57,6 +57,17 @@ CASES = {
         "float[3, 20] x", {"x": X}, "int64[3]", "float y, float z, float w", "y, z, w = Split <axis = 1> (x, k)",
         ([3, 7, 10], [0, 20, 0], [19, 0, 1]),
     ),
+    "Tile": (
+        "float[3, 20] x", {"x": X}, "int64[2]", "float y", "y = Tile(x, k)", ([1, 1], [3, 40], [0, 2], [2, 0], [70, 1]),
+    ),
+    "Tile of an axis of one": (
+        "float[1, 1, 9, 8] x", {"x": PICTURE}, "int64[4]", "float y", "y = Tile(x, k)",
+        ([1, 1, 1, 1], [5, 2, 1, 3], [1, 0, 2, 2], [4, 1, 5, 1]),
+    ),
+    "Tile of truths": (
+        "float[3, 20] x", {"x": X}, "int64[2]", "bool y", "z = Constant <value = float {0}> ()  t = Less(x, z)  y = Tile(t, k)",
+        ([2, 3], [1, 17]),
+    ),
     **{
         f"Pad by {mode}": (
             "float[1, 1, 9, 8] x", {"x": PICTURE}, "int64[8]", "float y", f'y = Pad <mode = "{mode}"> (x, k)',
@@ -99,6 +110,7 @@ REFUSED = {
     "Pad by edge": ([0, 0, -9, 0, 0, 0, 2, 0], [2**40, *[0] * 7], [0, 0, 0, -9, 0, 0, 0, 0]),
     "Pad of axes": ([-9, -1], [2**40, 0], [-(2**63), 2**62], [-12, 1]),
     "Split": ([3, 7, 11], [-1, 11, 10], [2**40, 0, 0]),
+    "Tile": ([-1, 2], [2**40, 1]),
     "Resize": ([1, 1, -2, 5], [1, 1, 2**40, 5]),
     "DFT": (0, -4),
     "MelWeightMatrix": (-4,),

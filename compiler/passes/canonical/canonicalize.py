@@ -11,9 +11,11 @@ from occ.compiler.ir import dim
 from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.builder import expand_composite
 from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import STR
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.operator.registry import builtin
+from occ.compiler.ir.ops.attention import reshape
 from occ.compiler.ir.rewriter import OpRule, Rewriter
 from occ.compiler.ir.shape import depends_on_data
 from occ.compiler.ir.types import TensorType
@@ -111,6 +113,24 @@ def _perm(op: Op, rank: int) -> tuple[int, ...]:
     return tuple(k % rank for k in op.attrs.get("perm", tuple(range(rank))[::-1]))
 
 
+def tile_by_sizes(op: Op, rw: Rewriter) -> bool:
+    """`Tile(x: f32[n], [r])` --> `Reshape(Expand(Reshape(x, [1, n]), [r, n]), [r*n])` where r is a size of the run.
+
+    Rows are copied, without a remainder for each element. Of a known number of copies, each is a part of the loops.
+    """
+    x, repeats = op.inputs
+    times = static_elements(repeats)
+    if times is None or all(isinstance(r, int) for r in times) or x.tensor.dtype == STR:
+        return False
+    pairs = list(zip(x.tensor.dims, times, strict=True))
+    own = [d for n, r in pairs for d in ((n,) if 1 in (n, r) else (1, n))]
+    copies = [d for n, r in pairs for d in ((n if r == 1 else r,) if 1 in (n, r) else (r, n))]
+    b = rw.builder(op)
+    spread = b.Expand(reshape(b, x, own), b.dims(values=tuple(copies), shape=(len(copies),)))
+    rw.replace(op, [reshape(b, spread, op.result.tensor.dims)])
+    return True
+
+
 def expand_legacy(op: Op, rw: Rewriter) -> bool:
     """Deprecated operators that stand for today's ones --> today's operators."""
     rw.replace(op, expand_composite(op, rw.builder(op), op.operands))
@@ -122,7 +142,8 @@ _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze", "legacy.Align")
 FUNCTIONS: dict[str, tuple[OpRule, ...]] = {
     "Dropout": (dropout,),
     **dict.fromkeys(_VIEWS, (unchanged_shape, view_of_view)),
-    **dict.fromkeys(("Expand", "Tile", "Slice", "Concat", "Pad"), (unchanged_shape,)),
+    **dict.fromkeys(("Expand", "Slice", "Concat", "Pad"), (unchanged_shape,)),
+    "Tile": (unchanged_shape, tile_by_sizes),
     "Transpose": (unchanged_shape, transpose_of_ones),
     "CastLike": (expand_legacy,),
     "Scan": (scan_first_axes,),
