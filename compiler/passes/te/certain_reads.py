@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.te.expr import Axis, Expr, Index
+from occ.compiler.ir.te.expr import Axis, Expr, Index, Select
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, within
 from occ.compiler.ir.te.piecewise import parts
+from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.walks import walk
 
 
@@ -32,7 +33,7 @@ def uncertain_extents(f: TeFunc, certain: Sequence[Sequence[bool]], g: TeFunc) -
         assert isinstance(t, TeStage)
         axes = axes_of(s)
         (old, _), (new, positions) = _reads(s, f), _reads(t, g)
-        if len(parts(s)) != len(parts(t)):
+        if not is_bordered_row(s) and len(parts(s)) != len(parts(t)):
             at = [a.extent for a in s.axes[-1:]]
             if any((d.call, d.stage) == ("in_parts", s.name) for d in f.schedule):
                 at += [n for _, n in old]  # the borders of a join are extents of its operands
@@ -41,6 +42,11 @@ def uncertain_extents(f: TeFunc, certain: Sequence[Sequence[bool]], g: TeFunc) -
             if known and not within(j, wider, positions):
                 names = {x.name for x in walk(i) if isinstance(x, Index)}
                 yield from (n for n in (extent, *(a.extent for a in axes if a.name in names)) if isinstance(n, int))
+
+
+def is_bordered_row(s: AnyStage) -> bool:
+    """Whether a stage is one row with a constant border, which no schedule computes in parts."""
+    return isinstance(s, TeStage) and s.role == PAD and len(s.axes) == 1 and isinstance(s.expr, Select)
 
 
 def axes_of(s: AnyStage) -> tuple[Axis, ...]:

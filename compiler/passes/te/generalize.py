@@ -24,7 +24,7 @@ from occ.compiler.passes.te.bind_dims import bind_dims, with_dims, without_whole
 from occ.compiler.passes.te.certain_reads import axes_of, certain_reads, uncertain_extents
 from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
-from occ.compiler.passes.te.index_values import IndexValues, index_values
+from occ.compiler.passes.te.index_values import Border, IndexValues, index_values
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
 from occ.compiler.passes.te.measured_extents import SMALL, code_tables, measured_axes, short_parts
 from occ.compiler.passes.te.scaled_dims import scaled
@@ -69,7 +69,7 @@ def generalized(f: TeFunc) -> General | None:
     f, factors = _scaled(uniform_loops(f))
     indices = index_values(f)
     found = _with_sizes(f, indices) if indices.values else None
-    found = found or _with_sizes(f, IndexValues(f, {}, frozenset()))
+    found = found or _with_sizes(f, IndexValues(f))
     if found is None:
         return General(f, (), factors) if factors else None
     return replace(found, factors=factors)
@@ -126,7 +126,7 @@ class _Sizes:
     """
 
     def __init__(self, indices: IndexValues, kept: frozenset[int], *, merged: bool) -> None:
-        self.f, self.parts, self.kept = indices.function, indices.read, kept
+        self.f, self.parts, self.borders, self.kept = indices.function, indices.read, indices.borders, kept
         f = self.f
         self.facts: LoopFacts = loop_facts(f)
         self.of_parts = not (rules := {d.rule for d in f.schedule}).isdisjoint((_WINOGRAD, _PRODUCT))
@@ -329,6 +329,8 @@ class _Sizes:
 
         Numbers in indices of axes whose extents stay numbers stay so too: other extents are near by chance.
         """
+        if (border := self.borders.get(s.name)) is not None and (found := self._of_border(value, border)) is not None:
+            return wrap(found)
         used = [(n.name, -1) for n in walk(near) if isinstance(n, Index)]
         own = [*own, *(() if isinstance(near, Load) else used)]
         of_source = [(near.source, k) for k in range(len(near.index))] if isinstance(near, Load) else []
@@ -351,6 +353,14 @@ class _Sizes:
             if n is not None and abs(n - value) <= _NEAR and isinstance(size := self.size.get(root), Sym):
                 return wrap(size + (value - n))
         return None
+
+    def _of_border(self, value: int, border: Border) -> Dim | None:
+        """The first position after a border, or the first one after the row within it."""
+        root = self.root[border.source, 0]
+        size = self.size.get(root)
+        if isinstance(size, Sym) and value == self.number.get(root, 0) + border.length:
+            return size + border.dim
+        return border.dim if value == border.length else None
 
     def _is_number_near(self, slot: Slot, value: int) -> bool:
         """Whether a size that stays a number is a value, or differs from it by a border."""

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import NamedTuple
 
 from occ.compiler.ir.dim import Dim, symbol
-from occ.compiler.ir.te.expr import Binary, Const, Expr, Index, Load, binary, wrap
+from occ.compiler.ir.te.expr import Binary, Const, Expr, Index, Load, Size, binary, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, within
 from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.passes.te.certain_reads import is_bordered_row
 from occ.compiler.passes.te.dim_names import is_product
 from occ.compiler.passes.te.measured_extents import SMALL
 
 _AtCall = Callable[[int], Expr]  # a new dim of a value
+
+
+class Border(NamedTuple):
+    """The border before a row: of which tensor, how long, and its dim."""
+
+    source: str
+    length: int
+    dim: Dim
 
 
 @dataclass(frozen=True)
@@ -25,11 +35,13 @@ class IndexValues:
         function: its new dims are not among its `dims` yet.
         values: of the new dims, by name, in order.
         read: the axes of tensors that are read so, by name and position.
+        borders: of stages that are a row with a border, by name.
     """
 
     function: TeFunc
-    values: dict[str, int]
-    read: frozenset[tuple[str, int]]
+    values: dict[str, int] = field(default_factory=dict[str, int])
+    read: frozenset[tuple[str, int]] = frozenset()
+    borders: Mapping[str, Border] = field(default_factory=dict[str, Border])
 
 
 def index_values(f: TeFunc) -> IndexValues:
@@ -39,6 +51,7 @@ def index_values(f: TeFunc) -> IndexValues:
     so for a step of 1. Lanes are columns `j`, for which the same element of `%x` is read: its place is as cheap to find
     as a row of a matrix.
     `%x[i, j + 64]` --> `%x[i, j + dim(D0)]` where a map reads a part of a tensor, and so for a start of 0.
+    The length of a long border before a row is a dim too.
     """
     values: dict[str, int] = {}
     read: set[tuple[str, int]] = set()
@@ -69,7 +82,20 @@ def index_values(f: TeFunc) -> IndexValues:
         return replace(s, expr=transform(s.expr, lambda n: made.get(n) if isinstance(n, Load) else None))
 
     function = replace(f, stages=tuple(map(stage, f.stages)))
-    return IndexValues(function, values, frozenset(read))
+    return IndexValues(function, values, frozenset(read), dict(_borders(f, at_call)))
+
+
+def _borders(f: TeFunc, at_call: _AtCall) -> Iterator[tuple[str, Border]]:
+    """The stages that put a long border around a row."""
+    for s in f.stages:
+        for n in loads(*s.exprs) if is_bordered_row(s) else ():
+            match n.index:
+                case (Binary(op="sub", lhs=Index(), rhs=length),) if (_number(length) or 0) > SMALL:
+                    made = at_call(_number(length) or 0)
+                    assert isinstance(made, Size)
+                    yield s.name, Border(n.source, _number(length) or 0, made.dim)
+                case _:
+                    pass
 
 
 def _with_step(i: Expr, s: TeStage, at_call: _AtCall) -> Expr:

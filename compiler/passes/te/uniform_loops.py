@@ -1,4 +1,4 @@
-"""The outer loops of products in one form: their order and what threads share are values of a call."""
+"""Outer loops of products and maps in one form: their order and blocks are values of a call."""
 
 from __future__ import annotations
 
@@ -12,11 +12,43 @@ from occ.compiler.ir.te.schedule import Arg, Directive
 from occ.compiler.ir.te.walks import walk
 
 _RULE = "packed_contraction"
+_ROW = [(call, 0, "elementwise") for call in ("split", "vectorize", "parallel")]  # of a long row that threads share
 _TASKS = 8  # as many as `parallel` asks for
 _LINE = 64  # bytes of a cache line
 
 
 def uniform_loops(f: TeFunc) -> TeFunc:
+    """The function with outer loops in the forms that kernels for any sizes have."""
+    return _uniform_maps(_uniform_products(f))
+
+
+def _uniform_maps(f: TeFunc) -> TeFunc:
+    """The function with its long rows, which threads share, in blocks of whole vectors.
+
+    `split(x, xo, xi, 5513, ShiftInwards)`, `vectorize(xi, 16)` --> vectors of 16, and blocks of 345 of them
+    """
+    for s in f.stages:
+        own = [d for d in f.schedule if d.stage == s.name]
+        if len(s.axes) != 1 or [(d.call, d.update, d.rule) for d in own] != _ROW:
+            continue
+        (split, lanes, threads), extent = own, s.axes[0].extent
+        (x, outer, inner, length, *_), (of, many, *_) = split.args, lanes.args
+        if not (isinstance(extent, int) and isinstance(length, int) and isinstance(many, int)):
+            continue
+        if (x, inner, outer) != (s.axes[0].name, of, threads.args[0]):
+            continue
+        made = [
+            replace(split, args=(x, outer, inner, many, "ShiftInwards" if extent % many else "Auto")),
+            replace(lanes, args=(inner,)),
+            replace(split, args=(outer, f"{x}b", outer, ceildiv(length, many), "GuardWithIf")),
+            replace(threads, args=(f"{x}b",)),
+        ]
+        at = f.schedule.index(split)
+        f = replace(f, schedule=(*f.schedule[:at], *made, *(d for d in f.schedule[at:] if d not in own)))
+    return f
+
+
+def _uniform_products(f: TeFunc) -> TeFunc:
     """The function with its products in blocks of rows, in blocks of columns, which threads share.
 
     How long blocks are decides the order: one panel of columns for all rows, or a few rows for all columns. Products of
