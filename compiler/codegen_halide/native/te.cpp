@@ -358,7 +358,7 @@ void compile(const char *name, const char *directory, const char *target) {
         }
         whole::UnrollLate::Loops rolled;
         for (const Function *f : functions) {
-            if (has_sum && f->host) whole::keep_rolled(f->func.function(), rolled);
+            if (f->host && whole::is_long_sum(f->func.function())) whole::keep_rolled(f->func.function(), rolled);
         }
         Halide::Pipeline pipeline(results);
         if (!rolled.empty()) pipeline.add_custom_lowering_pass(new whole::UnrollLate(rolled));

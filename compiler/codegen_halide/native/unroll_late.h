@@ -2,7 +2,9 @@
 //
 // Halide unrolls before most of its passes. The innermost loop of a product has 128 terms then, and each of some thirty
 // passes visits each of them, while for all but the last ones a term in loops says as much. Loops that are unrolled here
-// make the same instructions, and a kernel with a product takes 0.75 to 0.9 of the time to compile (Zen 4).
+// make the same instructions, and a kernel with a product takes 0.75 to 0.9 of the time to compile (Zen 4). Other stages of
+// such a kernel are unrolled by Halide, which keeps what a Winograd transform reads in registers: unrolled here, it goes
+// through the stack (planes of any size: detector of characters 17.1 --> 18.0 ms, ESPCN 7.9 --> 8.8 ms).
 #pragma once
 #include "Halide.h"
 #include <set>
