@@ -15,7 +15,6 @@ from onnx import FunctionProto, GraphProto, ModelProto
 
 from occ.compiler.diagnostics import CompileError, Sink, closest, error, shorten
 from occ.compiler.frontend.architectures.gguf_container import is_gguf
-from occ.compiler.frontend.architectures.safetensors_folder import is_safetensors, read_safetensors
 from occ.compiler.frontend.external import MappedModel, ModelFolder, WireError, scan
 from occ.compiler.frontend.functions import Functions
 from occ.compiler.frontend.graph import GraphImporter
@@ -37,7 +36,9 @@ def read_file(path: Path, adapter: Path | None = None) -> tuple[ModelProto, Mapp
         CompileError: OCC0101 the file cannot be read; OCC0102 it is not an ONNX model; OCC0109 no model can be made of
             its weights.
     """
-    if is_safetensors(path) and path.is_file():
+    if path.name.endswith((".safetensors", ".safetensors.index.json")) and path.is_file():
+        from occ.compiler.frontend.architectures.safetensors_folder import read_safetensors  # few builds need it
+
         return read_safetensors(path, adapter)
     try:
         size = path.stat().st_size

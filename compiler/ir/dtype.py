@@ -5,6 +5,7 @@ Names follow MLIR where MLIR has one (`f32`, `i64`, `f8e4m3fn`); `onnx` is the v
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -14,9 +15,9 @@ import numpy as np
 from occ.runtime.element_types import ELEMENT_TYPES
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class DType:
-    """One element type.
+    """One element type, of which there is one object: passes compare them all the time.
 
     Attributes:
         name: the spelling in `.occ` text.
@@ -29,6 +30,9 @@ class DType:
     bits: int
     kind: str
     onnx: int
+
+    def __reduce__(self) -> tuple[Callable[[str], DType], tuple[str]]:
+        return _named, (self.name,)  # copies are the same object
 
     @cached_property
     def numpy(self) -> np.dtype:
@@ -121,6 +125,10 @@ ALL = (
 BY_NAME = {t.name: t for t in ALL}
 BY_ONNX = {t.onnx: t for t in ALL}
 _BY_NUMPY = {t.numpy: t for t in ALL}
+
+
+def _named(name: str) -> DType:
+    return BY_NAME[name]
 
 
 def from_numpy(dtype: np.dtype) -> DType:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pickle
+from copy import copy, deepcopy
+
 import ml_dtypes
 import numpy as np
 import onnx
@@ -16,6 +19,11 @@ def test_every_element_type_of_onnx_is_there():
     known = {v for k, v in onnx.TensorProto.DataType.items() if k != "UNDEFINED"}
     assert {t.onnx for t in dt.ALL} == known
     assert len(dt.BY_NAME) == len(dt.BY_ONNX) == len(dt.ALL)
+
+
+@pytest.mark.parametrize("t", dt.ALL, ids=str)
+def test_a_copy_is_the_same_object(t):
+    assert copy(t) is deepcopy(t) is pickle.loads(pickle.dumps(t)) is t
 
 
 @pytest.mark.parametrize("t", [t for t in dt.ALL if t.kind != "s"], ids=str)

@@ -12,6 +12,7 @@ import occ
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.native_entry.read_routines import host_steps
+from occ.compiler.passes.algorithms import slice_batch
 from occ.runtime.profile import profile
 
 RNG = np.random.default_rng(0)
@@ -240,3 +241,13 @@ def test_the_check_of_the_plan_knows_in_a_slice_what_the_model_assumes() -> None
     np.testing.assert_allclose(session.run(given)["z"], wanted, rtol=1e-5)
     with pytest.raises(occ.RunError, match="OCC0503"):
         session.run({**given, "y": given["y"][:, :1]})
+
+
+@pytest.mark.parametrize("batch", ["N", 16])
+def test_small_activations_need_no_search_for_a_part(batch, monkeypatch):
+    def search(*_):
+        raise AssertionError("ops were copied")
+
+    monkeypatch.setattr(slice_batch, "PerItemPart", search)
+    text = f"g (float[{batch}, 3, 8, 8] x) => (float[{batch}, 3, 8, 8] y) {{ y = Softmax(x) }}"
+    Compilation(model_of(text).SerializeToString(), Settings("cpu-jit")).advance("fused")

@@ -17,9 +17,10 @@ from occ.compiler.ir.func import SymbolInfo
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text
 from occ.compiler.ir.te import expr as ex
+from occ.compiler.ir.te import walks
 from occ.compiler.ir.te.function import Builder, Param, TeFunc, TeStage
 from occ.compiler.ir.te.index import axis_symbols, simplify
-from occ.compiler.ir.te.walks import replace_indices
+from occ.compiler.ir.te.walks import of_kind, replace_indices, transform
 from occ.compiler.ir.types import TensorType
 
 AXES = (ex.Axis("i0", 6), ex.Axis("i1", 4), ex.Axis("i2", 1))
@@ -202,3 +203,22 @@ def test_a_failed_check_names_its_message():
     again = parse(module_text(module_with(f))).te["f"]
     assert again == f
     assert replace(again, checks=()) != f
+
+
+def test_nodes_of_a_kind_are_those_of_this_expression_whatever_was_walked_before(monkeypatch):
+    monkeypatch.setattr(walks, "_MOST_WALKED", 2)
+    for k in range(50):  # ids return when expressions are gone
+        e = ex.Index(f"a{k}") * 2 + ex.Index(f"b{k}")
+        assert [n.name for n in of_kind(ex.Index, e)] == [f"a{k}", f"b{k}"]
+        assert [n.op for n in of_kind(ex.Binary, e)] == ["mul", "add"]
+        assert of_kind(ex.Load, e) == []
+
+
+def test_what_a_rewrite_leaves_alone_is_the_same_object():
+    shared = ex.Index("i0") * 3
+    e = (shared + ex.Index("i1")) - ex.binary("max", shared, ex.literal(7, dt.I64))
+    assert transform(e, lambda _: None) is e
+    made = replace_indices(e, {"i1": ex.Index("j")})
+    assert isinstance(made, ex.Binary)
+    assert made.rhs is e.rhs
+    assert made == (shared + ex.Index("j")) - ex.binary("max", shared, ex.literal(7, dt.I64))

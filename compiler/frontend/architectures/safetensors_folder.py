@@ -22,11 +22,6 @@ from occ.compiler.frontend.external import MappedModel
 MODEL, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
-def is_safetensors(path: Path) -> bool:
-    """Whether a path opens a folder of weights."""
-    return path.suffix == ".safetensors" or path.name.endswith(".safetensors.index.json")
-
-
 def read_safetensors(path: Path, adapter: Path | None = None) -> tuple[ModelProto, MappedModel]:
     """The ONNX model of a decoder, and the bytes of its weights.
 

@@ -7,9 +7,10 @@ the choice to broadcasting.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from numpy.random import Generator
+if TYPE_CHECKING:  # importing it takes 20 ms
+    from numpy.random import Generator
 
 Shape = tuple[int, ...]
 

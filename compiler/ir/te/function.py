@@ -32,7 +32,7 @@ from occ.compiler.ir.te.expr import (
 )
 from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.schedule import Directive
-from occ.compiler.ir.te.walks import children, walk
+from occ.compiler.ir.te.walks import children, of_kind
 from occ.compiler.ir.types import TensorType
 
 
@@ -187,7 +187,7 @@ def position(axes: Sequence[Axis]) -> tuple[Expr, ...]:
 
 def loads(*exprs: Expr) -> list[Load]:
     """All loads in the expressions, each node once."""
-    return [n for e in exprs for n in walk(e) if isinstance(n, Load)]
+    return [n for e in exprs for n in of_kind(Load, e)]
 
 
 def certain_loads(*exprs: Expr) -> set[Load]:
@@ -217,7 +217,7 @@ def product_in_pairs(r: Reduce) -> Binary | None:
 
 def reduce_axes(e: Expr) -> tuple[Axis, ...]:
     """The axes of all reductions inside `e`."""
-    return tuple(a for n in walk(e) if isinstance(n, Reduce) for a in n.axes)
+    return tuple(a for n in of_kind(Reduce, e) for a in n.axes)
 
 
 class Tensor:

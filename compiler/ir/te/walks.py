@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter, is_
-from typing import Any
+from typing import Any, TypeVar
 
 from occ.compiler.ir.te.expr import (
     Binary,
@@ -24,6 +24,8 @@ from occ.compiler.ir.te.expr import (
     cast,
     where,
 )
+
+N = TypeVar("N", bound=Expr)
 
 _CHILDREN: dict[type[Expr], Callable[[Any], tuple[Expr, ...]]] = {
     Const: lambda _: (),
@@ -74,13 +76,25 @@ def walk(e: Expr) -> Iterator[Expr]:
     if found is None:
         if len(_walked) >= _MOST_WALKED:
             _walked.clear()
+            _kinds.clear()
         found = _walked[id(e)] = _nodes(e)  # the last of them is `e`, so its id stays in use
     return iter(found)
+
+
+def of_kind(kind: type[N], e: Expr) -> list[N]:
+    """The distinct nodes of a class, in the order of `walk`; the list is shared, not to be changed."""
+    found = _kinds.get((id(e), kind))
+    if found is None:
+        found = [n for n in walk(e) if type(n) is kind]
+        if id(e) in _walked:  # whose entry keeps the id in use
+            _kinds[id(e), kind] = found
+    return found
 
 
 _LEAVES = frozenset((Const, Index, Size, Carried))
 _MOST_WALKED = 4096
 _walked: dict[int, list[Expr]] = {}  # id of a root -> its nodes: passes walk the same expressions repeatedly
+_kinds: dict[tuple[int, type[Expr]], list[Any]] = {}  # of such a root, those of a class
 
 
 def _nodes(e: Expr) -> list[Expr]:
@@ -108,16 +122,22 @@ def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
 
     A node that becomes one of its rewritten children, as `x + r` does if `r` becomes 0, is not rewritten again.
     """
-    memo: dict[int, Expr] = {}
+    changed: dict[int, Expr] = {}  # by the id of a node, where it became another one
     rewritten: set[int] = set()
     for node in walk(e):
-        old = children(node)
-        new = tuple([memo[id(c)] for c in old])
-        built = node if all(map(is_, new, old)) else with_children(node, new)
-        replacement = None if built is not node and id(built) in rewritten else fn(built)
-        memo[id(node)] = made = built if replacement is None else replacement
+        built = node
+        if changed:
+            old = children(node)
+            new = tuple([changed.get(id(c), c) for c in old])
+            if not all(map(is_, new, old)):
+                built = with_children(node, new)
+        made = None if built is not node and id(built) in rewritten else fn(built)
+        if made is None:
+            made = built
+        if made is not node:
+            changed[id(node)] = made
         rewritten.add(id(made))
-    return memo[id(e)]
+    return changed.get(id(e), e)
 
 
 def replace_indices(e: Expr, values: dict[str, Expr]) -> Expr:

@@ -8,7 +8,7 @@ from math import gcd
 from typing import ClassVar
 
 from occ.compiler.ir.access import access
-from occ.compiler.ir.dim import Dim, Sym, Symbol, symbols
+from occ.compiler.ir.dim import Dim, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.types import TensorType
@@ -40,10 +40,13 @@ class SliceBatch(Pass):
     name: ClassVar[str] = "slice-batch"
 
     def run(self, m: Module, ctx: Context) -> bool:
+        cache = ctx.machine.l2_bytes * ctx.machine.cores
         for batch in dict.fromkeys(d for a in m.main.args if (d := _first_extent(a.type)) is not None):
+            if not self._may_fill(m, batch, cache):
+                continue
             part = PerItemPart(m, batch)
             costs = [_Cost.of(op, out) for op, out in zip(part.copies, part.crossing(), strict=True)]
-            size, count = self._chosen(costs, batch, ctx.machine.l2_bytes * ctx.machine.cores)
+            size, count = self._chosen(costs, batch, cache)
             if count:
                 part.slice(size, count)
                 ctx.hits["slice-batch"] += count
@@ -51,17 +54,23 @@ class SliceBatch(Pass):
             part.drop()
         return False
 
+    def _may_fill(self, m: Module, batch: Dim, cache: int) -> bool:
+        """Whether activations of the model are so large that a slice may be worthwhile: finding the part takes long."""
+        most = max(_sizes(batch), default=0)
+        ops = (op for op in m.main.body.body if most and all(map(_has_rank, (*op.inputs, *op.results))))
+        return bool(self.size) or any(most * _Cost.of(op, ()).activations >= _LEAST_FILL * cache for op in ops)
+
     def _chosen(self, costs: Sequence[_Cost], batch: Dim, cache: int) -> tuple[int, int]:
         """The items of a slice, and how many ops are sliced."""
-        items, divisor = nominal(batch), batch if isinstance(batch, int) else _symbol(batch).divisible_by
+        items = nominal(batch)
         if self.size:
-            size = gcd(self.size, divisor)
+            size = gcd(self.size, _divisor(batch))
             return size, len(costs) if size < items else 0
         before = [c.traffic(items, cache) for c in costs]
         best, size, count = _WORTHWHILE * sum(before), 1, 0
         largest = max((c.activations for c in costs), default=0)
-        for b in range(1, min(divisor, items - 1, _MOST) + 1):
-            if divisor % b or b * largest < _LEAST_FILL * cache:
+        for b in _sizes(batch):
+            if b * largest < _LEAST_FILL * cache:
                 continue
             saved = 0.0
             for k, (cost, old) in enumerate(zip(costs, before, strict=True), 1):
@@ -99,12 +108,25 @@ def _item_bytes(t: TensorType) -> int:
     return nominal_count(t.dims[1:]) * t.dtype.itemsize
 
 
+def _has_rank(v: Value) -> bool:
+    return isinstance(v.type, TensorType) and v.type.shape is not None
+
+
 def _first_extent(t: object) -> Dim | None:
     """The extent that may be a batch: a number above 1 or a symbol."""
     d = t.dims[0] if isinstance(t, TensorType) and t.shape else 1
     return d if (d > 1 if isinstance(d, int) else d.is_symbol) else None
 
 
-def _symbol(batch: Sym) -> Symbol:
+def _divisor(batch: Dim) -> int:
+    """The greatest number that is known to divide a batch."""
+    if isinstance(batch, int):
+        return batch
     (found,) = symbols(batch).values()
-    return found
+    return found.divisible_by
+
+
+def _sizes(batch: Dim) -> list[int]:
+    """The items that a slice may have."""
+    divisor = _divisor(batch)
+    return [b for b in range(1, min(divisor, nominal(batch) - 1, _MOST) + 1) if divisor % b == 0]

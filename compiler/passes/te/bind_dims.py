@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import cache
 
 from occ.compiler.ir.dim import Dim, Sym, substitute
 from occ.compiler.ir.te.expr import Axis, Expr, Reduce, Size, wrap
@@ -19,7 +20,7 @@ def bind_dims(f: TeFunc, values: Mapping[str, Dim]) -> TeFunc:
         f: a function, with or without a schedule.
         values: the replacement of a dim, by name.
     """
-    made = with_dims(f, lambda d: substitute(d, values))
+    made = with_dims(f, cache(lambda d: substitute(d, values)))
     return replace(made, dims=tuple(d for d in f.dims if d not in values))
 
 
@@ -32,7 +33,8 @@ def with_dims(f: TeFunc, put: Callable[[Dim], Dim]) -> TeFunc:
         return put(a) if isinstance(a, Sym) else a
 
     def with_args(d: Directive) -> Directive:
-        return replace(d, args=tuple(map(in_schedule, d.args)))
+        args = tuple(map(in_schedule, d.args))
+        return d if args == d.args else replace(d, args=args)
 
     made = with_extents(f, put, lambda e: transform(e, lambda n: _bound(n, put)))
     return replace(made, schedule=tuple(map(with_args, f.schedule)))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Select
@@ -10,37 +10,31 @@ from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce
 from occ.compiler.ir.te.index import axis_symbols, within
 from occ.compiler.ir.te.piecewise import parts
 from occ.compiler.ir.te.roles import PAD
-from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.te.walks import of_kind
 
 
-def certain_reads(f: TeFunc) -> list[list[bool]]:
-    """For each index of each load of a stage, in order: whether it is provably within bounds."""
-    return [[within(i, extent, axes) for i, extent in reads] for reads, axes in (_reads(s, f) for s in f.stages)]
-
-
-def uncertain_extents(f: TeFunc, certain: Sequence[Sequence[bool]], g: TeFunc) -> Iterator[int]:
+def uncertain_extents(f: TeFunc, g: TeFunc) -> Iterator[int]:
     """Extents whose reads were provably within bounds for the given sizes, but are not for any sizes.
 
     Also those of stages that are now split differently.
 
     Args:
         f: of the given sizes.
-        certain: what is proven about it.
         g: the same function for any sizes.
     """
-    for s, proved, t in zip(f.stages, certain, g.stages, strict=True):
+    for s, t in zip(f.stages, g.stages, strict=True):
         assert isinstance(s, TeStage)
         assert isinstance(t, TeStage)
         axes = axes_of(s)
-        (old, _), (new, positions) = _reads(s, f), _reads(t, g)
+        (old, fixed), (new, positions) = _reads(s, f), _reads(t, g)
         if not is_bordered_row(s) and len(parts(s)) != len(parts(t)):
             at = [a.extent for a in s.axes[-1:]]
             if any((d.call, d.stage) == ("in_parts", s.name) for d in f.schedule):
                 at += [n for _, n in old]  # the borders of a join are extents of its operands
             yield from (n for n in at if isinstance(n, int))
-        for known, (i, extent), (j, wider) in zip(proved, old, new, strict=True):
-            if known and not within(j, wider, positions):
-                names = {x.name for x in walk(i) if isinstance(x, Index)}
+        for (i, extent), (j, wider) in zip(old, new, strict=True):
+            if not within(j, wider, positions) and within(i, extent, fixed):
+                names = {x.name for x in of_kind(Index, i)}
                 yield from (n for n in (extent, *(a.extent for a in axes if a.name in names)) if isinstance(n, int))
 
 

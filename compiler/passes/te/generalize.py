@@ -18,10 +18,10 @@ from occ.compiler.ir.te.expr import COMPARISONS, Axis, Binary, Const, Expr, Inde
 from occ.compiler.ir.te.function import AnyStage, Param, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_of, axis_symbol, axis_symbols, is_axis, to_dim
 from occ.compiler.ir.te.schedule import Arg, Directive
-from occ.compiler.ir.te.walks import transform, walk
+from occ.compiler.ir.te.walks import of_kind, transform, walk
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.te.bind_dims import bind_dims, with_dims, without_whole_parts
-from occ.compiler.passes.te.certain_reads import axes_of, certain_reads, uncertain_extents
+from occ.compiler.passes.te.certain_reads import axes_of, uncertain_extents
 from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
 from occ.compiler.passes.te.index_values import Border, IndexValues, index_values
@@ -82,7 +82,7 @@ def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
         return f, {}
     known = symbols(*occurring(f.params, f.stages, f.results, f.checks))
     back = {n: k * monomial((known[n], 1)) for n, k in factors.items()}
-    if with_dims(made, lambda d: substitute(d, back)) != f or list(uncertain_extents(f, certain_reads(f), made)):
+    if with_dims(made, lambda d: substitute(d, back)) != f or list(uncertain_extents(f, made)):
         return f, {}
     return made, factors
 
@@ -90,14 +90,13 @@ def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
 def _with_sizes(f: TeFunc, indices: IndexValues) -> General | None:
     """The function with further dims instead of numbers."""
     kept: set[int] = set()
-    certain = certain_reads(f)
     for merged in (False, True):
         for _ in range(_TRIALS):
             made = _Sizes(indices, frozenset(kept), merged=merged).general()
             known = dict(zip(made.function.dims[len(f.dims) :], made.values, strict=True))
             if without_whole_parts(bind_dims(made.function, known)) != f:
                 break
-            lost = set(uncertain_extents(f, certain, made.function))
+            lost = set(uncertain_extents(f, made.function))
             if not lost:
                 return made if made.values else None
             if merged:
@@ -316,7 +315,7 @@ class _Sizes:
         """Index arithmetic with sizes instead of numbers that are sizes, of the axes that it uses where these have them."""
         if not any(map(_number, walk(e))):
             return e
-        own = [(n.name, -1) for n in walk(e) if isinstance(n, Index)]
+        own = [(n.name, -1) for n in of_kind(Index, e)]
         done = {id(m) for n in loads(e) for i in n.index for m in walk(i)}  # with sizes of their own already
 
         def visit(n: Expr) -> Expr | None:
@@ -331,7 +330,7 @@ class _Sizes:
         """
         if (border := self.borders.get(s.name)) is not None and (found := self._of_border(value, border)) is not None:
             return wrap(found)
-        used = [(n.name, -1) for n in walk(near) if isinstance(n, Index)]
+        used = [(n.name, -1) for n in of_kind(Index, near)]
         own = [*own, *(() if isinstance(near, Load) else used)]
         of_source = [(near.source, k) for k in range(len(near.index))] if isinstance(near, Load) else []
         slots: list[Slot] = [*own, *of_source, *reversed(used)]
@@ -379,4 +378,5 @@ class _Sizes:
             return (*d.args[:3], lengths[k], *d.args[4:]) if k in lengths else d.args
 
         kept = [d.call != "fetch_ahead" or not cut_short(self.f, d.stage) for d in self.f.schedule]
-        return tuple(replace(d, args=args(k, d)) for k, d in enumerate(self.f.schedule) if kept[k])
+        changed = ((d, args(k, d)) for k, d in enumerate(self.f.schedule) if kept[k])
+        return tuple(d if new is d.args else replace(d, args=new) for d, new in changed)

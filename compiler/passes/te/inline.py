@@ -11,7 +11,7 @@ from occ.compiler.ir.te.expr_size import Length, length_of
 from occ.compiler.ir.te.function import AnyStage, Scatter, TeFunc, TeStage, loads, position, reduce_axes
 from occ.compiler.ir.te.index import simplify_stage
 from occ.compiler.ir.te.roles import facts_of_role
-from occ.compiler.ir.te.walks import replace_indices, transform, walk
+from occ.compiler.ir.te.walks import of_kind, replace_indices, transform, walk
 from occ.compiler.ir.typical_sizes import nominal
 
 _CHEAP_REPEATS = 4  # evaluations per element up to which a stage without elementary functions is recomputed
@@ -112,7 +112,7 @@ def _sites(
 
 def _reduced_loads(e: Expr) -> dict[int, tuple]:  # pyright: ignore[reportMissingTypeArgument]
     """Axes of the reduction that contains each load, by id of the load."""
-    return {id(n): r.axes for r in walk(e) if isinstance(r, Reduce) for n in walk(r.body) if isinstance(n, Load)}
+    return {id(n): r.axes for r in of_kind(Reduce, e) for n in of_kind(Load, r.body)}
 
 
 def _home(s: TeStage, sites: list[tuple[AnyStage, Load, float]], homes: Mapping[str, str]) -> str:

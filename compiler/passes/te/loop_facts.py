@@ -10,7 +10,7 @@ from occ.compiler.ir.te.expr import Expr, Index, Reduce, Select, binary, wrap
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import AtMost, Directive
-from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.te.walks import of_kind
 
 _ANY = ("GuardWithIf", "Predicate", "PredicateLoads", "PredicateStores")  # tails for extents of any length
 
@@ -149,7 +149,7 @@ class _Walk:
             for n in loads(*s.exprs):
                 read = next((t for t in self.f.stages if t.name == n.source), None)
                 for a, i in zip(read.axes if read is not None else (), n.index, strict=False):
-                    if any(isinstance(x, Index) and x.name in moving for x in walk(i)):
+                    if any(x.name in moving for x in of_kind(Index, i)):
                         moving.add(a.name)
         return {s.name for s in self.f.stages if s.name != stage and moving.isdisjoint(a.name for a in s.axes)}
 
