@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from occ.runtime.device_part import DevicePart
@@ -251,7 +251,7 @@ class Manifest:
 
     def to_json(self) -> str:
         """The manifest as text; equal manifests produce equal texts."""
-        return encode(asdict(self))
+        return encode(vars(self))
 
     @property
     def plans(self) -> list[Plan]:

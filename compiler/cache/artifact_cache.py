@@ -21,7 +21,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from occ.compiler.cache.cache import Cache, digest
+from occ.compiler.cache.cache import Cache, digest, file_checksum
 from occ.compiler.cache.file_stamps import Stamps
 from occ.compiler.cache.sources import files_of
 from occ.compiler.diagnostics import error
@@ -149,6 +149,8 @@ class ArtifactCache:
             files: external data of the model, in its folder or below.
             facts: facts to record, JSON.
         """
+        from concurrent.futures import ThreadPoolExecutor  # imported here, since looking artifacts up does not need it
+
         if any(map(installed, GROUPS)):
             return "packages extend the compiler, and their effects are not tracked"
         if why := self._too_large(artifact.stat().st_size):
@@ -158,11 +160,12 @@ class ArtifactCache:
             if any(f.stat().st_mtime_ns > request.began for f in (request.model, *files)):
                 return "the model file changed during the build"
             seen = {f.resolve().relative_to(folder).as_posix(): request.stamps.digest_of(f) for f in files}
-            with self.cache.workspace() as work:
+            with self.cache.workspace() as work, ThreadPoolExecutor(1) as other:
                 copied = Path(work) / "artifact"
+                checksum = other.submit(file_checksum, artifact)  # as long as the copy takes
                 shutil.copyfile(artifact, copied)
-                made = self.cache.adopt("artifact", request.key, copied, ".occ")
-            request.stamps.note(made, self.cache.checksum("artifact", request.key, ".occ"))
+                made = self.cache.adopt("artifact", request.key, copied, ".occ", checksum.result())
+            request.stamps.note(made, checksum.result())
             note = json.dumps({"files": seen, "facts": dict(facts)})
             self.cache.put("artifact", request.key, note.encode(), ".json")
             request.stamps.note(artifact, request.key)

@@ -186,11 +186,11 @@ class Cache:
             _write(_beside(target), hashlib.sha256(data).hexdigest().encode())
         return target
 
-    def adopt(self, kind: str, key: str, made: Path, suffix: str = "") -> Path:
-        """Move a finished file on the same file system in as an entry."""
+    def adopt(self, kind: str, key: str, made: Path, suffix: str = "", checksum: str = "") -> Path:
+        """Move a finished file on the same file system in as an entry, whose checksum may be known."""
         target = self._own(kind, key, suffix)
         target.parent.mkdir(parents=True, exist_ok=True)
-        known = file_checksum(made)
+        known = checksum or file_checksum(made)
         os.replace(made, target)
         _write(_beside(target), known.encode())
         return target

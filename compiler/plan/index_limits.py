@@ -25,11 +25,15 @@ def limits(m: Module, func: Func, *, elements: bool) -> list[Constraint]:
         CompileError: OCC0309 a tensor is certainly too large.
     """
     nodes: dict[Dim, str] = {}
+    seen: set[Dim] = set()  # layers have many counts in common
     for op in func.body.walk():
         if op.name == "kernel":
             for d in _counted(m, op, elements=elements):
+                if d in seen:
+                    continue
+                seen.add(d)
                 if isinstance(d, Sym) and minimum(d, MOST_COUNTED) != d:
-                    nodes.setdefault(d, str(op.loc))
+                    nodes[d] = str(op.loc)
                 elif lower(d) > MOST_COUNTED:
                     raise _too_many(m, op, d, elements=elements)
     largest = [d for d in nodes if not any(_is_less(d, other) for other in nodes if other is not d)]

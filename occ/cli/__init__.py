@@ -41,7 +41,9 @@ COMMANDS = {
 }
 
 _HIDDEN = ("onnxifi",)  # which a library starts
-_YOUNG = 1_000_000  # new objects between searches for cycles: those of a model stay; 50,000 costs builds a tenth
+_YOUNG = (
+    1_000_000  # new objects between searches for cycles: a model has millions that stay; 50,000 costs builds a tenth
+)
 VARIABLE = "_OCC_COMPLETE"  # of the environment, by which a shell asks for completions
 
 

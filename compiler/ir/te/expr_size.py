@@ -26,13 +26,17 @@ def length_of(exprs: Iterable[Expr], inlined: Mapping[str, Length]) -> Length:
 
 
 def _length(e: Expr, inlined: Mapping[str, Length]) -> Length:
-    known: dict[int, Length] = {}
+    nodes: dict[int, int] = {}
+    positions: dict[int, int] = {}
     for node in walk(e):
-        below = [known[id(c)] for c in children(node)]
-        nodes, positions = 1 + sum(x.nodes for x in below), sum(x.positions for x in below) + isinstance(node, Index)
-        if isinstance(node, Load) and node.source in inlined:
+        below = [id(c) for c in children(node)]
+        here, places = 1, int(type(node) is Index)
+        for c in below:
+            here += nodes[c]
+            places += positions[c]
+        if type(node) is Load and node.source in inlined:
             body = inlined[node.source]
-            nodes = body.nodes + body.positions * (max((x.nodes for x in below), default=1) - 1)
-            positions = body.positions * max((x.positions for x in below), default=0)
-        known[id(node)] = Length(nodes, positions)
-    return known[id(e)]
+            here = body.nodes + body.positions * (max((nodes[c] for c in below), default=1) - 1)
+            places = body.positions * max((positions[c] for c in below), default=0)
+        nodes[id(node)], positions[id(node)] = here, places
+    return Length(nodes[id(e)], positions[id(e)])

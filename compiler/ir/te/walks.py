@@ -94,7 +94,7 @@ def of_kind(kind: type[N], e: Expr) -> list[N]:
 _LEAVES = frozenset((Const, Index, Size, Carried))
 _MOST_WALKED = 4096
 _walked: dict[int, list[Expr]] = {}  # id of a root -> its nodes: passes walk the same expressions repeatedly
-_kinds: dict[tuple[int, type[Expr]], list[Any]] = {}  # of such a root, those of a class
+_kinds: dict[tuple[int, type[Expr]], list[Any]] = {}  # the nodes of a class below such a root
 
 
 def _nodes(e: Expr) -> list[Expr]:

@@ -74,6 +74,7 @@ class _Walk:
         inner = {d.stage for d in f.schedule if d.call == "compute_at"}
         self.tiles = {(s.name, a.name) for s in f.stages if s.name in inner for a in s.axes}
         self.loops: dict[tuple[str, int, int, str], _Loop] = {}
+        self.regardless: dict[tuple[str, str], set[str]] = {}  # results of `_regardless`
         for s in f.stages:
             if any(d.stage == s.name and d.call == "in_parts" for d in f.schedule):
                 self.found.axes[s.axes[-1].name].known = True
@@ -128,8 +129,12 @@ class _Walk:
 
     def _holds_stages(self, stage: str, inner: str, axis: str) -> bool:
         """Whether a stage of unbounded memory is computed for all of an axis's loop at once."""
-        free = {d.stage for d in self.f.schedule if d.call == "bound_storage"} | self._regardless(stage, axis)
-        homes = (d for d in self.f.schedule if d.call == "compute_at" and d.args[0] == stage)
+        homes = [d for d in self.f.schedule if d.call == "compute_at" and d.args[0] == stage]
+        if not homes:
+            return False
+        if (stage, axis) not in self.regardless:
+            self.regardless[stage, axis] = self._regardless(stage, axis)
+        free = {d.stage for d in self.f.schedule if d.call == "bound_storage"} | self.regardless[stage, axis]
         at = {str(d.args[1]) for d in homes if d.stage not in free}
         orders = [
             d.args for d in self.f.schedule if (d.stage, d.call, d.update) == (stage, "reorder", 0) and inner in d.args

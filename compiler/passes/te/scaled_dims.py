@@ -24,12 +24,14 @@ def scaled(f: TeFunc, smallest: int) -> tuple[TeFunc, dict[str, int]]:
         f: scheduled.
         smallest: numbers up to this are left alone.
     """
+    if not f.dims:
+        return f, {}
     dims = list(_all_dims(f))
     extents = [*_extents(f)]
-    facts = loop_facts(f)
     parts: dict[str, tuple[int, int]] = {}
     for name in f.dims:
         if (times := _times(name, dims)) > smallest:
+            facts = loop_facts(f)
             axes = (a for s in f.stages for a in s.axes if name in symbols(a.extent))
             part = gcd(times, lcm(*(facts.axes[a.name].multiple_of for a in axes)))
             if any(_is_at_most(times // part, name, d) for d in extents):
