@@ -41,6 +41,13 @@ def load(
     artifact = Artifact.load(path)
     if verify:
         artifact.verify()
+    return opened(artifact, threads, simulate=simulate, options=options)
+
+
+def opened(
+    artifact: Artifact, threads: int | None = None, *, simulate: bool = False, options: Mapping[str, Any] | None = None
+) -> Session:
+    """A session on an artifact; for the arguments and errors see `load`."""
     if simulate or artifact.manifest.engine == "interp":
         return _compiler("this artifact").open_session(artifact, threads, simulate=simulate, options=options)
     return open_artifact(artifact, threads, run_deferred=_run_deferred(), options=options)

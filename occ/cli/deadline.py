@@ -56,9 +56,10 @@ def run_within(seconds: float | None, work: Callable[[Note], None]) -> int:
 
 def loops(session: Session) -> str:
     """A note on possibly infinite loops; empty if there are none."""
-    from occ.compiler.codegen_interp.engine import InterpEngine
+    if session.artifact.manifest.engine == "interp":
+        from occ.compiler.codegen_interp.engine import InterpEngine  # the compiler, which other sessions do not need
 
-    if isinstance(session.engine, InterpEngine):
+        assert isinstance(session.engine, InterpEngine)
         names = [n for op in session.engine.interpreter.m.walk() if op.name == "Loop" for n in op.loc.nodes]
     else:
         names = [n for p in session.artifact.manifest.plans for s in p.steps if s.kind == "loop" for n in s.nodes]

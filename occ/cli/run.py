@@ -144,13 +144,13 @@ def _run(note: Note, model: str, target: str, flags: options.Flags, how: _Runnin
 
 def _opened(model: str, target: str, flags: options.Flags, how: _Running) -> Session:
     """The session of an artifact, or of a model that is compiled for it."""
-    from occ.compiler.driver.sessions import open_session
+    from occ.loading import opened
     from occ.runtime.artifact import Artifact
 
     if options.is_artifact(model):
         artifact = Artifact.load(model)
         check_as_built(model, artifact.manifest.target)
-        session = open_session(artifact, how.threads, simulate=how.simulate, options=flags.target_options)
+        session = opened(artifact, how.threads, simulate=how.simulate, options=flags.target_options)
         check_sizes(model, session, flags.sizes)
         return session
     return _compiled(model, target, flags, how)

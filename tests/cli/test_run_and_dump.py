@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +39,16 @@ def test_run_with_inputs_that_do_not_fit(args, message, model, occ_cli):
     assert ran.code == 1
     assert "error[OCC0501]" in ran.err
     assert message in ran.err
+
+
+def test_running_an_artifact_imports_no_compiler(model):
+    occ.compile(model, target="cpu-jit").save("m.occ")
+    code = (
+        "import sys; from occ.cli import cli; cli.main(['run', 'm.occ'], standalone_mode=False)\n"
+        "print(*(m for m in sys.modules if m.startswith(('onnx', 'occ.compiler.ir', 'occ.compiler.driver'))))"
+    )
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert ran.stdout.splitlines()[-1] == ""
 
 
 def test_run_refuses_pickled_inputs(model, occ_cli):
