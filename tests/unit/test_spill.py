@@ -179,3 +179,10 @@ def test_room_that_arrays_leave_is_used_again_and_no_other() -> None:
     assert segment._free == [(13 * MIB, spill_file._SEGMENT)]
     for a, b in zip([made[0][7:], made[3][7:], made[4][7:], *again], [*kept, *copies], strict=True):
         np.testing.assert_array_equal(a, b)
+
+
+def test_large_pieces_are_not_copied_into_pages() -> None:
+    large = np.zeros(5 << 20, np.uint8)
+    parts = list(in_huge_pages([memoryview(bytes(3)), large.data]))
+    inside = [np.shares_memory(np.frombuffer(p, np.uint8), large) for p in parts]
+    assert inside == [False, True, False]
