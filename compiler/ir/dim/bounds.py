@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
+from functools import lru_cache
 from math import gcd, inf, prod
 
 from occ.compiler.ir.dim.polynomial import Atom, Dim, Func, Monomial, Sym, Symbol, monomial, product, symbols, terms_of
@@ -44,7 +44,7 @@ def _sum_of(x: float, y: float) -> float:
     return x if x in (inf, -inf) else y if y in (inf, -inf) else x + y
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def _bounds(d: Sym) -> tuple[float, float]:
     lo, hi = _interval(d)
     if inf in (hi, -lo) and (found := cases(d)) is not None:

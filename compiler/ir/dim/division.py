@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from functools import cache, lru_cache
+from functools import lru_cache
 from math import gcd
 
 from occ.compiler.ir.dim.bounds import factor_of, is_multiple, is_positive, lower, upper
@@ -183,7 +183,7 @@ def _joined(d: Dim) -> Dim:
     return d
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def _quotients_in(mono: Monomial) -> tuple[tuple[Monomial, Dim, int], ...]:
     """A monomial's quotients by constants: the product of the other factors, the dividend, and the divisor."""
     return tuple(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import cache, lru_cache, reduce
+from functools import lru_cache, reduce
 from math import gcd
 from typing import Any
 
@@ -169,12 +169,12 @@ def terms_of(d: Dim) -> tuple[tuple[Monomial, int], ...]:
     return (((), d),) if d else ()
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def _atom_key(atom: Atom) -> tuple[int, str]:
     return (0, atom.name) if isinstance(atom, Symbol) else (1, str(atom))
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def _mono_key(mono: Monomial) -> tuple[Any, ...]:
     # Symbols before functions, higher degrees first, the constant term last: `N*M + 2*N + N//4 + 3`.
     # Exact quotients sort where their products would. The last entry says whether it is one.
@@ -222,7 +222,7 @@ def _gathered(total: Mapping[Monomial, int]) -> dict[Monomial, int]:
     return dict(filter(None, found))
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def whole_of(mono: Monomial) -> tuple[Monomial, int | Fraction]:
     """A monomial without exact quotients, and their combined factor.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 from occ.compiler.ir.dim.division import divided_monomial, of_quotient
@@ -132,7 +132,7 @@ def _replaced(atom: Atom, values: Mapping[str, Dim]) -> Dim:
     return FUNCTIONS[atom.name](*(substitute(a, values) for a in atom.args))
 
 
-@cache
+@lru_cache(maxsize=1 << 16)
 def _names(atom: Atom) -> frozenset[str]:
     """Names of the symbols in an atom."""
     return frozenset((atom.name,)) if isinstance(atom, Symbol) else frozenset(symbols(*atom.args))
