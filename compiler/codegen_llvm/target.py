@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from occ.compiler.codegen_llvm.options import LlvmOptions
+from occ.compiler.codegen_llvm.options import LlvmOptions, has_code
 from occ.compiler.codegen_llvm.pipeline import cpu_jit
 from occ.compiler.ir.module import Module
 from occ.compiler.objects.archive import NativeCode, header
@@ -43,4 +43,5 @@ CPU_JIT = Target(
     texts={"llvm": Text(_module_text)},
     dtypes=KERNEL_TYPES,
     special=True,
+    supports=lambda options: has_code(options.halide_target),
 )

@@ -33,8 +33,8 @@ from occ.compiler.passes.fuse.use_kernels import libraries
 from occ.compiler.passes.manager import Manager, Stopped, write_reproducer
 from occ.compiler.passes.pipeline import pipeline_for, size_stable
 from occ.compiler.plan.undefined_sizes import undefined_sizes
-from occ.compiler.targets.registry import all_targets, get_target
-from occ.compiler.targets.target import Generated, Target, missing_library
+from occ.compiler.targets.registry import all_targets, target_for
+from occ.compiler.targets.target import Generated, missing_library
 from occ.runtime.artifact import Artifact
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest
@@ -63,11 +63,10 @@ class Compilation:
 
     def __init__(self, source: Source | ExportedProgram, settings: Settings) -> None:
         self.settings, self.given = settings, in_onnx(source)
-        self.target: Target = get_target(settings.target)
+        self.target, self.options = target_for(settings.target, settings.options)
         if settings.special and not self.target.special:
             message = f"target `{settings.target}` has one plan for all shapes"
             raise error("OCC0603", message, help="set one --shape for each input, or build for `cpu` or `cpu-jit`")
-        self.options: Any = self.target.options.read(settings.target, settings.options)
         self.cache = Cache(enabled=settings.cache)
         self.texts: dict[str, bytes] = {}
         self._special_libraries: dict[str, bytes] = {}

@@ -80,13 +80,19 @@ class NativeOptions(JitOptions):
         "2",
         "as `-O` of the command line: on `cpu`, `2` makes kernels for any sizes that their schedules allow, so that "
         "layers, models and builds with the same structure share them; `3` makes them for the sizes of the model; "
-        "`1` is as `2`, without methods and schedule variants that take long to compile",
+        "`1` is for the least time to a first result: `cpu-jit` compiles in place of `cpu`, if it has all options that "
+        "are given and code for the machine; otherwise it is as `2`, without methods and schedule variants that take "
+        "long to compile",
         key="optimize",
     )
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
         """These options with the given values; the processor is OCC_TARGET_CPU's if none is given."""
         return super().read(target, {"halide.target": default_target(), **given})
+
+    @property
+    def quick(self) -> bool:
+        return self.level == "1"
 
     @property
     def machine(self) -> Machine:

@@ -52,6 +52,11 @@ class Options:
         """The CPU that passes choose for, unless an option names another."""
         return machine_of(default_target())
 
+    @property
+    def quick(self) -> bool:
+        """Whether the least time to a first result matters more than the speed of the code."""
+        return False
+
     def read(self, target: str, given: Mapping[str, str]) -> Self:
         """These options with the given values.
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from importlib.metadata import EntryPoint
+from typing import Any
 
 from occ.compiler.diagnostics import closest, error
 from occ.compiler.entry_points import installed, load_point
@@ -52,6 +54,26 @@ def get_target(name: str) -> Target:
         listed = f"targets: {', '.join(known)}"
         raise error("OCC0303", f"unknown target `{name}`", help=_ABSENT.get(name) or closest(name, known) or listed)
     return _load(point)
+
+
+def target_for(name: str, given: Mapping[str, str]) -> tuple[Target, Any]:
+    """The target that compiles with these options, and the options as it reads them.
+
+    It is the named one; or, if the least time to a first result is wanted, the one that generates code sooner, if that
+    has all options that are given and supports the machine.
+
+    Raises:
+        CompileError: as `get_target`; OCC0603 the target does not take the options.
+    """
+    target = get_target(name)
+    options = target.options.read(name, given)
+    if options.quick and target.sooner:
+        sooner = get_target(target.sooner)
+        if given.keys() <= sooner.options.table.keys():
+            read = sooner.options.read(sooner.name, given)
+            if sooner.supports(read):
+                return sooner, read
+    return target, options
 
 
 def on_device(target: str) -> bool:

@@ -142,6 +142,10 @@ def _misses_nothing(_c: Build, _m: Module) -> int:
     return 0
 
 
+def _supports_all(_: Options) -> bool:
+    return True
+
+
 @dataclass(frozen=True)
 class Target:
     """A code generator with its pipeline, options and supported types: what `-t NAME` selects.
@@ -164,8 +168,9 @@ class Target:
             for always.
         missing: how many kernels of a module at the last stage are not in the build cache; it raises CompileError if
             they cannot be compiled.
-        sooner: the target that generates code for the same model faster, to run until this one's is ready; empty for
-            none.
+        sooner: the target that generates code for the same model faster, to run until this one's is ready, or for
+            `Options.quick`; empty for none.
+        supports: whether it generates code for the machine that given options name.
         special: whether artifacts may have plans for certain extents in addition to the general plan, see
             `Build.specialised_modules`.
     """
@@ -183,6 +188,7 @@ class Target:
     prepare: Callable[[Cache], None] = _has_nothing_to_prepare
     missing: Callable[[Build, Module], int] = _misses_nothing
     sooner: str = ""
+    supports: Callable[[Any], bool] = _supports_all
     special: bool = False
     whole: Callable[[Op, Any], bool] | None = None
 

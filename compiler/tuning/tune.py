@@ -28,7 +28,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.lower.schedule import scheduled
 from occ.compiler.targets.machine import Machine
-from occ.compiler.targets.registry import get_target
+from occ.compiler.targets.registry import target_for
 from occ.compiler.tuning.isolated_call import isolated
 from occ.compiler.tuning.measure import Bench, Operands, alone, machine_identity
 from occ.runtime.threads import thread_count
@@ -136,10 +136,11 @@ class Tuner:
         Raises:
             CompileError: OCC0603 its target has no schedules to choose.
         """
-        options = get_target(settings.target).options.read(settings.target, settings.options)
+        target, options = target_for(settings.target, settings.options)
         if not isinstance(options, CpuOptions) or options.schedule != "rules":
-            what = "`-C schedule=fallback`" if isinstance(options, CpuOptions) else f"target `{settings.target}`"
-            raise error("OCC0603", f"{what} has no schedules to tune", help="leave out --tune, or build with `-t cpu`")
+            what = "`-C schedule=fallback`" if isinstance(options, CpuOptions) else f"target `{target.name}`"
+            help_ = "leave out --tune, or build with `-t cpu -O2`"
+            raise error("OCC0603", f"{what} has no schedules to tune", help=help_)
         cache = Cache(enabled=settings.cache)
         threads = thread_count(None)
         return cls(options.halide_target, options.machine, seconds, cache, threads, settings.jobs, settings.progress)

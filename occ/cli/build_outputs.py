@@ -149,7 +149,7 @@ def _write(compilation: Compilation, artifact: Artifact, out: Path, stem: str, h
         have = (
             "an Ascend target"
             if emit in ("air", "om")
-            else "`-t cpu`"
+            else "`-t cpu -O2`"
             if emit == "generator"
             else "`-t cpu` and `-t cpu-jit`"
         )

@@ -43,11 +43,10 @@ class _Running:
 def command(model: str, target: str, list_: bool, looking: Looking, how: _Running) -> None:
     """Run passes on MODEL and print the result. `occ opt - -t cpu --list` prints a target's own pipeline."""
     from occ.compiler.driver.plugins import extensions
-    from occ.compiler.targets.registry import get_target
+    from occ.compiler.targets.registry import target_for
 
     loaded = extensions([*options.project_rules(), *how.rules])
-    found = get_target(target)
-    read = found.options.read(target, pairs(how.given, "-C"))
+    found, read = target_for(target, pairs(how.given, "-C"))
     if list_:
         from occ.compiler.passes.pipeline import pipeline_for
 

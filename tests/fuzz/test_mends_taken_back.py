@@ -82,7 +82,7 @@ def test_sizes_that_overflow_32_bits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "_text", kernels._text.__wrapped__)  # a text that is known is not emitted again
     profile = Profile({"corner.Resize": 1.0}, rest=0, nodes=1, alone=True)
     cases = [generate(seed, "corners", profile, MAKERS) for seed in (66, 77, 132)]
-    options = {"cpu": {"resize": "exact", "optimize": "1"}}
+    options = {"cpu": {"resize": "exact"}}
     assert all(c.options == {"resize": "exact"} for c in cases)
 
     def wrong() -> int:

@@ -1,4 +1,4 @@
-"""`-O1` and `-O2`: kernels that layers of different sizes share, against onnx.reference and against kernels of fixed sizes."""
+"""`-O1` to `-O3` against onnx.reference: kernels that layers of different sizes share, and those for the least time to a first result."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_results_are_those_of_the_reference(name, level):
     }
     session = occ.compile(model, target="cpu", options={"optimize": level}, threads=2)
     kernels = {s.name for s in session.artifact.manifest.plan.steps if s.kind == "kernel"}
-    assert shared is None or len(kernels) == shared
+    assert shared is None or level == "1" or len(kernels) == shared
     for got, wanted in zip(session.run(inputs).values(), reference(model, inputs), strict=True):
         np.testing.assert_allclose(got, wanted, rtol=1e-4, atol=1e-5)
 

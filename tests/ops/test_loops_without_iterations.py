@@ -46,7 +46,7 @@ def test_declared_extents(name: str, target: str) -> None:
     for o in model.graph.output:
         o.type.tensor_type.ClearField("shape")
     runtime = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    session = occ.compile(model, target=target, options={"optimize": "1"} if target == "cpu" else {})
+    session = occ.compile(model, target=target)
     start = np.ones(MODELS[name]["extent"], np.float32)
     for count, going in ((0, True), (-1, True), (3, False), (2, True)):
         feeds = {"n": np.array(count), "c": np.array(going), "y": start}
@@ -65,10 +65,7 @@ def test_scan_of_nothing(axis: int, shape: tuple[int, ...], target: str) -> None
         r, s = Scan <num_scan_inputs = 1, scan_output_axes = [{axis}], body = b (float[2] yi, float[2] xi)
             => (float[2] yo, int64[1, 7] so) {{ yo = Add (yi, xi) so = NonZero (yi) }}> (y, x)
     }}""", opset=17)  # fmt: skip
-    options = {"optimize": "1"} if target == "cpu" else {}
-    found = occ.compile(model, target=target, options=options).run(
-        {"y": np.ones(2, np.float32), "x": np.ones((0, 2), np.float32)}
-    )
+    found = occ.compile(model, target=target).run({"y": np.ones(2, np.float32), "x": np.ones((0, 2), np.float32)})
     assert found["s"].shape == shape
 
 

@@ -21,8 +21,7 @@ def padded(mode: str, pads: list[int]):
 
 def both(model, target: str):
     runtime = onnxruntime.InferenceSession(model.SerializeToString(), providers=["CPUExecutionProvider"])
-    options = {"optimize": "1"} if target == "cpu" else {}
-    return occ.compile(model, target=target, options=options), runtime
+    return occ.compile(model, target=target), runtime
 
 
 @pytest.mark.parametrize("target", TARGETS)
@@ -52,11 +51,10 @@ def test_pads_of_a_run_and_a_symbolic_size(mode: str, target: str) -> None:
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", ["wrap", "edge", "reflect"])
 def test_nothing_is_left_to_repeat(mode: str, target: str) -> None:
-    options = {"optimize": "1"} if target == "cpu" else {}
     model = padded(mode, [-6, 2])
     with pytest.raises(occ.CompileError, match=r"OCC0202.*nothing is left to repeat"):
-        occ.compile(model, target=target, options=options)
+        occ.compile(model, target=target)
     model = model_of(f'g (float[n] x, int64[2] p) => (float[m] y) {{ y = Pad <mode = "{mode}"> (x, p) }}')
-    session = occ.compile(model, target=target, options=options)
+    session = occ.compile(model, target=target)
     with pytest.raises((occ.RunError, occ.CompileError), match="OCC0"):
         session.run({"x": X, "p": np.array([-7, 9])})

@@ -28,7 +28,7 @@ CASES = {
 def test_a_size_of_nothing_copies(case: str, target: str) -> None:
     model = model_of(CASES[case], {k: v for k, v in CONSTANTS.items() if k in CASES[case]}, opset=19)
     runtime = onnxruntime_of(model)
-    session = occ.compile(model, target, options={"optimize": "1"} if target == "cpu" else {})
+    session = occ.compile(model, target)
     names = [i.name for i in model.graph.input]
     taken = 0
     for shape, count, s in product(
@@ -64,7 +64,7 @@ def test_two_found_extents_are_merged(case: str, target: str) -> None:
     text = f"g (int64[k] b, int64[l] c) => ({result} y) {{ {TWO_FOUND} x = Expand(one, {before}) z = Reshape(x, {after}) y = Neg(z) }}"
     model = model_of(text, CONSTANTS, opset=19)
     runtime = onnxruntime_of(model, optimized=False)  # its optimizer drops the copy of an extent
-    session = occ.compile(model, target, options={"optimize": "1"} if target == "cpu" else {})
+    session = occ.compile(model, target)
     taken = 0
     for n, m in product((0, 1, 2, 3), (0, 1, 2)):
         feeds = {"b": np.array([1] * n + [0]), "c": np.array([0] + [1] * m)}
@@ -83,7 +83,7 @@ def test_two_found_extents_are_merged(case: str, target: str) -> None:
 def test_a_zero_past_the_last_extent_copies_nothing(target: str) -> None:
     """Also of an operand without elements, whose number of elements any such shape has."""
     model = model_of("g (float[p,q] x, int64[3] s) => (float[u,v,w] y) { y = Reshape(x, s) }", opset=19)
-    session = occ.compile(model, target, options={"optimize": "1"} if target == "cpu" else {})
+    session = occ.compile(model, target)
     runtime = onnxruntime_of(model)
     for shape, asked in product([(0, 3), (2, 0), (2, 3)], [(0, 4, 0), (0, 0, 0), (5, 0, 0)]):
         feeds = {"x": np.ones(shape, np.float32), "s": np.array(asked)}

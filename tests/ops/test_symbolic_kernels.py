@@ -26,7 +26,7 @@ def test_as_onnxruntime(case: str, target: str) -> None:
     text = f"g (float[n,c,h,w] x, float[q,o,k,l] f) => (float[a,b,d,e] y) {{ y = {name}<{WINDOWS[case]}>(x, f) }}"
     model = model_of(text, opset=19)
     runtime = onnxruntime_of(model)
-    session = occ.compile(model, target, options={"optimize": "1"} if target == "cpu" else {})
+    session = occ.compile(model, target)
     rng = np.random.default_rng(7)
     kernels = [(3, 2)] if "kernel_shape" in case else [(3, 2), (4, 3)]
     for kernel, size in zip([*kernels, kernels[0]], ((4, 5), (4, 5), (4, 5)), strict=False):

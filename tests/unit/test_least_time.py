@@ -1,0 +1,87 @@
+"""`-O1`, the least time to a first result: `cpu-jit` compiles in place of `cpu` where it can, which needs no C++ compiler."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import onnx
+import pytest
+from building import mlp, reference
+
+import occ
+from occ.compiler.driver.sessions import compile_soon
+from occ.compiler.driver.settings import Settings
+from occ.compiler.objects.processors import PROCESSORS
+from occ.compiler.targets.registry import target_for
+from occ.tiered import TieredSession
+
+X = {"x": np.random.default_rng(0).standard_normal((3, 8), dtype=np.float32)}
+
+
+@pytest.mark.parametrize(
+    ("given", "compiles"),
+    [
+        ({}, "cpu-jit"),
+        ({"resize": "exact", "halide.target": "host"}, "cpu-jit"),
+        ({"halide.target": PROCESSORS["x86-64-v3"]}, "cpu-jit"),
+        ({"halide.target": PROCESSORS["cortex-a76"]}, "cpu-jit"),
+        ({"halide.target": PROCESSORS["armv7-a"]}, "cpu"),
+        ({"halide.target": PROCESSORS["wasm32"]}, "cpu"),
+        ({"precision": "bf16"}, "cpu"),
+        ({"sanitize": "address"}, "cpu"),
+        ({"also": "x86-64-v3"}, "cpu"),
+    ],
+)
+def test_who_compiles(given, compiles):
+    target, options = target_for("cpu", {"optimize": "1", **given})
+    assert target.name == compiles
+    assert options.table.keys() == target.options.table.keys()
+    assert target_for("cpu", {"optimize": "2", **given})[0].name == "cpu"
+    assert target_for("cpu-jit", {"optimize": "1"})[0].name == "cpu-jit"
+    assert target_for("interp", {})[0].name == "interp"
+
+
+def test_options_are_checked_as_those_of_the_named_target():
+    for given, said in ({"llvm.optimize": "always"}, "`cpu` has no option"), ({"resize": "x"}, "`resize` cannot be"):
+        with pytest.raises(occ.CompileError, match=said):
+            target_for("cpu", {"optimize": "1", **given})
+
+
+def test_it_needs_no_compiler(monkeypatch, tmp_path, occ_cli):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "cache"))
+    monkeypatch.delenv("OCC_CXX", raising=False)
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    made = json.loads(occ_cli("build", tmp_path / "m.onnx", "-t", "cpu", "-O1", "-o", tmp_path / "m.occ", "--json").out)
+    assert (made["compiled"], made["reused"]) == (made["kernels"], 0)
+    np.testing.assert_allclose(occ.load(tmp_path / "m.occ").run(X)["y"], reference(mlp(), X)[0], rtol=1e-5)
+    ran = occ_cli("run", tmp_path / "m.onnx", "-t", "cpu", "-O1", "--dim", "n=3")
+    assert ran.code == 0, ran.err
+
+
+def test_nothing_replaces_it_in_the_background():
+    settings = Settings("cpu", options={"optimize": "1"})
+    assert compile_soon(mlp(), settings).missing == 0
+    session = occ.compile(mlp(), "cpu", options={"optimize": 1}, specialise="background")
+    assert not isinstance(session, TieredSession) or session.is_settled
+    wanted = occ.compile(mlp(), "cpu-jit").run(X)["y"]
+    np.testing.assert_array_equal(session.run(X)["y"], wanted)
+
+
+@pytest.mark.toolchain
+def test_its_kernels_are_warmed(monkeypatch, tmp_path, occ_cli, tools_only):
+    tools_only("cache")
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    warmed = json.loads(occ_cli("warm", tmp_path / "m.onnx", "-O1", "--json").out)
+    assert warmed["models"] == 1
+    assert warmed["compiled"] > 0
+    made = json.loads(occ_cli("build", tmp_path / "m.onnx", "-t", "cpu", "-O1", "-o", tmp_path / "m.occ", "--json").out)
+    assert (made["compiled"], made["reused"]) == (0, warmed["compiled"])
+
+
+def test_generators_are_made_at_other_levels(occ_cli, tmp_path):
+    onnx.save(mlp(), tmp_path / "m.onnx")
+    ran = occ_cli("build", tmp_path / "m.onnx", "-t", "cpu", "-O1", "--emit", "generator", "-o", tmp_path / "out")
+    assert ran.code == 2
+    assert "`-t cpu -O2` would" in ran.err
