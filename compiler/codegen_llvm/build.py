@@ -18,7 +18,7 @@ from occ.compiler.codegen_llvm.emit import KernelEmitter, with_approximations
 from occ.compiler.codegen_llvm.lane_steps import in_memory_order
 from occ.compiler.codegen_llvm.loop_plan import plan_loops
 from occ.compiler.codegen_llvm.machine import CodeMachine, target_machine
-from occ.compiler.codegen_llvm.optimization_level import is_small
+from occ.compiler.codegen_llvm.optimization_level import WHOLE, Effort, effort_for
 from occ.compiler.diagnostics import error
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.function import TeFunc, TeStage
@@ -52,20 +52,18 @@ def emit_module(functions: Iterable[TeFunc], machine: CodeMachine) -> ir.Module:
     return module
 
 
-def _compile(f: TeFunc, to: CodeMachine, *, whole: bool) -> bytes:
-    """Compile a kernel with LLVM: the whole pipeline, or the quarter of it that suffices for a small kernel."""
+def _compile(f: TeFunc, to: CodeMachine, effort: Effort) -> bytes:
+    """Compile a kernel with LLVM."""
     parsed = llvm.parse_assembly(str(emit_module([f], to)))
-    machine = target_machine(to, 3 if whole else 0)
+    machine = target_machine(to, effort.level)
     options = llvm.create_pipeline_tuning_options(speed_level=2)
     options.loop_vectorization = False  # vectors are explicit already
     options.slp_vectorization = False
     options.loop_unrolling = True
     builder = llvm.create_pass_builder(machine, options)
-    if whole:
-        passes = builder.getModulePassManager()
-    else:
-        passes = llvm.create_new_module_pass_manager()
-        passes.add_instruction_combine_pass()
+    passes = llvm.create_new_module_pass_manager() if effort.passes else builder.getModulePassManager()
+    for name in effort.passes:
+        getattr(passes, f"add_{name}_pass")()
     passes.run(parsed, builder)
     return machine.emit_object(parsed)
 
@@ -76,9 +74,9 @@ def _identity(machine: CodeMachine) -> str:
     return digest([source_digest(*PACKAGES), version_of("llvmlite"), repr(machine)])
 
 
-def kernel_key(f: TeFunc, machine: CodeMachine, *, whole: bool) -> str:
-    """The key of a kernel's object in the build cache; `whole`: it used LLVM's whole pipeline."""
-    return digest(["llvm kernel", _identity(machine), "whole" if whole else "small", te_text(f.without_notes())])
+def kernel_key(f: TeFunc, machine: CodeMachine, effort: Effort) -> str:
+    """The key of a kernel's object in the build cache."""
+    return digest(["llvm kernel", _identity(machine), effort.name, te_text(f.without_notes())])
 
 
 @dataclass(frozen=True)
@@ -117,7 +115,9 @@ class _Recent:
 _recent = _Recent(256)
 
 
-def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, machine: CodeMachine, *, always: bool) -> Built:
+def build(
+    functions: Sequence[TeFunc], m: Manifest, store: Cache, machine: CodeMachine, *, always: bool, quick: bool = False
+) -> Built:
     """Build the kernels of a model and its native entry.
 
     Args:
@@ -125,7 +125,8 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, machine: CodeM
         m: the manifest.
         store: the build cache. If it is disabled, the last few kernels are kept in memory.
         machine: the machine that code is generated for.
-        always: whether small kernels use LLVM's whole pipeline too, as those inside control flow always do.
+        always: whether all kernels, small ones too, use LLVM's whole pipeline.
+        quick: whether the time to a first result matters more than the speed of kernels.
 
     Raises:
         CompileError: OCC0403 the code cannot be linked without a linker.
@@ -134,12 +135,12 @@ def build(functions: Sequence[TeFunc], m: Manifest, store: Cache, machine: CodeM
     took: dict[str, float] = {}
     repeated = {step.name for f in m.functions.values() for step in f.plan.steps if step.kind == "kernel"}
     for f in functions:
-        whole = always or f.name in repeated or not is_small(f)
-        key = kernel_key(f, machine, whole=whole)
+        effort = WHOLE if always else effort_for(f, repeated=f.name in repeated, quick=quick)
+        key = kernel_key(f, machine, effort)
         known = store.get("kernel", key, ".o") if store.enabled else _recent.get(key)
         if known is None:
             start = time.perf_counter()
-            known = _compile(f, machine, whole=whole)
+            known = _compile(f, machine, effort)
             took[f.name] = time.perf_counter() - start
             if store.enabled:
                 with suppress(OSError):

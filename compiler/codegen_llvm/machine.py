@@ -8,9 +8,9 @@ from typing import Any
 
 import llvmlite.binding as llvm
 
-from occ.compiler.codegen_llvm.options import has_code
 from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import arch_of
+from occ.compiler.objects.relocations import is_linked
 from occ.runtime.machine import TILES, features_of, flags
 
 # LLVM's names for features of Halide targets.
@@ -83,7 +83,7 @@ def code_machine(target: str, vector_bits: int) -> CodeMachine:
         CompileError: OCC0403 the built-in linker does not support its kind.
     """
     arch = arch_of(target)
-    if arch is None or not has_code(target):
+    if arch is None or not is_linked(target):
         what = f"this machine is {llvm.get_process_triple()}" if target == "host" else f"not for `{target}`"
         raise error(
             "OCC0403",

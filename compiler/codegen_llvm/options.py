@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from occ.compiler.objects.processors import arch_of
-from occ.compiler.objects.relocations import RELOCATIONS
 from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.native import NativeOptions
 from occ.compiler.targets.option import option
@@ -27,9 +25,3 @@ class LlvmOptions(NativeOptions):
     def machine(self) -> Machine:
         """The CPU that `halide.target` names, without what this target has no code for."""
         return replace(super().machine, tiles=False)
-
-
-def has_code(target: str) -> bool:
-    """Whether code is generated, and linked, for the machine that a Halide target, or `host`, names."""
-    arch = arch_of(target)
-    return arch is not None and arch.elf in RELOCATIONS and not target.startswith("host-")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from occ.compiler.codegen_llvm.options import LlvmOptions, has_code
+from occ.compiler.codegen_llvm.options import LlvmOptions
 from occ.compiler.codegen_llvm.pipeline import cpu_jit
 from occ.compiler.ir.module import Module
 from occ.compiler.objects.archive import NativeCode, header
+from occ.compiler.objects.relocations import is_linked
 from occ.compiler.plan.plan import manifest
 from occ.compiler.plan.specialised_plans import planned
 from occ.compiler.targets.target import KERNEL_TYPES, Build, Generated, Target, Text
@@ -22,7 +23,8 @@ def _generate(c: Build, m: Module) -> Generated:
         [m, *c.specialised_modules()],
         lambda m: manifest(m, library=LIBRARY, machine=machine.name, tasks=lambda f: llvm.tasks_of(f, machine)),
     )
-    built = llvm.build(p.functions, p.manifest, c.cache, machine, always=c.options.optimize == "always")
+    always, quick = c.options.optimize == "always", c.options.quick
+    built = llvm.build(p.functions, p.manifest, c.cache, machine, always=always, quick=quick)
     native = NativeCode(built.objects, header(p.functions, ranged=True))
     return Generated(Artifact(p.manifest, p.weights, built.code), native, built.took)
 
@@ -43,5 +45,5 @@ CPU_JIT = Target(
     texts={"llvm": Text(_module_text)},
     dtypes=KERNEL_TYPES,
     special=True,
-    supports=lambda options: has_code(options.halide_target),
+    supports=lambda options: is_linked(options.halide_target),
 )

@@ -9,6 +9,8 @@ import struct
 from abc import ABC, abstractmethod
 from typing import ClassVar
 
+from occ.compiler.objects.processors import arch_of
+
 
 class LinkError(ValueError):
     """The object uses something that this linker does not support."""
@@ -162,3 +164,9 @@ def _signed(value: int, bits: int) -> int:
 
 
 RELOCATIONS: dict[int, Relocations] = {r.elf: r for r in (_X86(), _Aarch64())}
+
+
+def is_linked(target: str) -> bool:
+    """Whether `elf.link` makes libraries for the machine that a Halide target, or `host`, names."""
+    arch = arch_of(target)
+    return arch is not None and arch.elf in RELOCATIONS and not target.startswith("host-")

@@ -70,9 +70,7 @@ def test_what_is_compiled_during_a_run_is_remembered_by_the_process(monkeypatch)
     compiled: list[str] = []
     monkeypatch.setattr(llvm, "_recent", llvm._Recent(1))
     compile_ = llvm._compile
-    monkeypatch.setattr(
-        llvm, "_compile", lambda f, to, *, whole: compiled.append(f.name) or compile_(f, to, whole=whole)
-    )
+    monkeypatch.setattr(llvm, "_compile", lambda f, *how: compiled.append(f.name) or compile_(f, *how))
 
     def compiles(name: str) -> int:
         session = occ.compile(model_of(LATE % name), "cpu-jit")

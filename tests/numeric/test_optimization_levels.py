@@ -1,4 +1,4 @@
-"""`-O1` to `-O3` against onnx.reference: kernels that layers of different sizes share, and those for the least time to a first result."""
+"""`-O1` to `-O3` against onnx.reference and each other: kernels of a first result, and those that layers share."""
 
 from __future__ import annotations
 

@@ -21,6 +21,7 @@ from occ.compiler.codegen_halide import kernels, programs
 from occ.compiler.codegen_halide.toolchain import Compiler, Toolchain
 from occ.compiler.codegen_llvm import build as llvm
 from occ.compiler.codegen_llvm.machine import code_machine
+from occ.compiler.codegen_llvm.optimization_level import LEAST, QUICK, WHOLE
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.te.function import TeFunc
@@ -100,18 +101,18 @@ def test_all_that_the_entry_imports_is_in_its_key():
     ],
 )
 def test_a_kernel_of_llvm_depends_on_what_emits_it(package, file, monkeypatch, tmp_path):
-    before = llvm.kernel_key(FIRST, HERE, whole=True)
+    before = llvm.kernel_key(FIRST, HERE, WHOLE)
     changed(monkeypatch, tmp_path, package, file)
     llvm._identity.cache_clear()
-    assert llvm.kernel_key(FIRST, HERE, whole=True) != before
+    assert llvm.kernel_key(FIRST, HERE, WHOLE) != before
 
 
 def test_a_kernel_of_llvm_depends_on_its_text_its_symbol_the_machine_and_the_effort():
-    keys = [llvm.kernel_key(f, HERE, whole=True) for f in (FIRST, FIRST.with_name("other"), SECOND)]
+    keys = [llvm.kernel_key(f, HERE, WHOLE) for f in (FIRST, FIRST.with_name("other"), SECOND)]
     noted = replace(FIRST, stages=tuple(replace(s, note="node 7") for s in FIRST.stages))
-    assert llvm.kernel_key(noted, HERE, whole=True) == keys[0]
-    keys.append(llvm.kernel_key(FIRST, replace(HERE, cpu="another"), whole=True))
-    keys.append(llvm.kernel_key(FIRST, HERE, whole=False))
+    assert llvm.kernel_key(noted, HERE, WHOLE) == keys[0]
+    keys.append(llvm.kernel_key(FIRST, replace(HERE, cpu="another"), WHOLE))
+    keys += [llvm.kernel_key(FIRST, HERE, effort) for effort in (QUICK, LEAST)]
     assert len(set(keys)) == len(keys)
 
 

@@ -1,4 +1,4 @@
-"""How much LLVM does for a kernel of `cpu-jit`: little for a small one that runs once, everything for all others."""
+"""How much LLVM does for a kernel of `cpu-jit`: little for a small one that runs once, less at `-O1`, else all."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from building import model_of, reference
 import occ
 from occ.compiler.codegen_llvm import build as llvm
 from occ.compiler.codegen_llvm.machine import CodeMachine
+from occ.compiler.codegen_llvm.optimization_level import LEAST, QUICK, WHOLE, Effort
 from occ.compiler.ir.te.function import TeFunc
 
 SMALL = "g (float[3, 4] x) => (float[3, 4] y) { y = Softmax(x) }"
@@ -26,14 +27,14 @@ REPEATED = """g (float[4] start, float[3, 4] steps) => (float[4] last, float[3, 
 
 
 @pytest.fixture
-def whole(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[bool]:
-    """For each kernel that is compiled, whether it goes through LLVM's whole pipeline."""
-    seen: list[bool] = []
+def efforts(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[Effort]:
+    """How much LLVM does for each kernel that is compiled."""
+    seen: list[Effort] = []
     compiled = llvm._compile
 
-    def watched(f: TeFunc, to: CodeMachine, *, whole: bool) -> bytes:
-        seen.append(whole)
-        return compiled(f, to, whole=whole)
+    def watched(f: TeFunc, to: CodeMachine, effort: Effort) -> bytes:
+        seen.append(effort)
+        return compiled(f, to, effort)
 
     monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path))
     monkeypatch.setattr(llvm, "_compile", watched)
@@ -53,21 +54,27 @@ def _right(model: onnx.ModelProto, options: Mapping[str, str]) -> None:
 
 @pytest.mark.thinned
 @pytest.mark.parametrize(
-    ("text", "expected"), [(SMALL, False), (LARGE, True), (SYMBOLIC, True), (REPEATED, True)],
+    ("text", "expected"), [(SMALL, LEAST), (LARGE, WHOLE), (SYMBOLIC, WHOLE), (REPEATED, WHOLE)],
     ids=["small", "large", "symbolic", "repeated"],
 )  # fmt: skip
-def test_what_runs_once_and_is_small_gets_little(text: str, expected: bool, whole: list[bool]) -> None:
+def test_what_runs_once_and_is_small_gets_little(text: str, expected: Effort, efforts: list[Effort]) -> None:
     _right(model_of(text), {})
-    assert whole
-    assert set(whole) == {expected}
+    assert efforts
+    assert set(efforts) == {expected}
 
 
-def test_an_option_optimises_all(whole: list[bool]) -> None:
-    _right(model_of(SMALL), {"llvm.optimize": "always"})
-    assert set(whole) == {True}
+@pytest.mark.parametrize(("text", "expected"), [(SMALL, LEAST), (LARGE, QUICK), (SYMBOLIC, QUICK), (REPEATED, QUICK)])
+def test_a_first_result_comes_soon(text: str, expected: Effort, efforts: list[Effort]) -> None:
+    _right(model_of(text), {"optimize": "1"})
+    assert set(efforts) == {expected}
 
 
-def test_both_have_keys_of_their_own(whole: list[bool]) -> None:
+def test_an_option_optimises_all(efforts: list[Effort]) -> None:
+    _right(model_of(SMALL), {"llvm.optimize": "always", "optimize": "1"})
+    assert set(efforts) == {WHOLE}
+
+
+def test_each_has_keys_of_its_own(efforts: list[Effort]) -> None:
     _right(model_of(SMALL), {})
     _right(model_of(SMALL), {"llvm.optimize": "always"})
-    assert set(whole) == {True, False}
+    assert set(efforts) == {LEAST, WHOLE}

@@ -1,4 +1,4 @@
-"""`-O1`, the least time to a first result: `cpu-jit` compiles in place of `cpu` where it can, which needs no C++ compiler."""
+"""`-O1`, the least time to a first result: `cpu-jit` compiles instead of `cpu`, without a C++ compiler."""
 
 from __future__ import annotations
 
