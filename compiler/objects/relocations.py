@@ -166,7 +166,7 @@ def _signed(value: int, bits: int) -> int:
 RELOCATIONS: dict[int, Relocations] = {r.elf: r for r in (_X86(), _Aarch64())}
 
 
-def is_linked(target: str) -> bool:
+def is_linked(machine: str) -> bool:
     """Whether `elf.link` makes libraries for the machine that a Halide target, or `host`, names."""
-    arch = arch_of(target)
-    return arch is not None and arch.elf in RELOCATIONS and not target.startswith("host-")
+    arch = arch_of(machine)
+    return arch is not None and arch.elf in RELOCATIONS and not machine.startswith("host-")

@@ -163,7 +163,7 @@ def warm(
         for k, (label, source) in enumerate(models, 1):
             try:
                 compilation = source if isinstance(source, Compilation) else Compilation(source, settings)
-                if compilation.target.name != "cpu":
+                if compilation.target is not get_target(settings.target):
                     made.add(compilation)
                     continue
                 library = _library(compilation, setup, cache)

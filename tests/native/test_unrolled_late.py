@@ -46,28 +46,9 @@ def stores(printed: str, after: str, function: str) -> int:
     return sum(line.strip().startswith(f"{function}[") for line in lines)
 
 
-@pytest.mark.parametrize(
-    ("text", "shape", "function", "least"),
-    [
-        ("g (float[64, 256] x) => (float[64, 320] y) { y = MatMul(x, w) }", (256, 320), "matmul_0acc", 32),
-        (
-            "g (float[1, 64, 28, 28] x) => (float[1, 64, 28, 28] y) { y = Conv<pads = [1, 1, 1, 1]>(x, w) }",
-            (64, 64, 3, 3),
-            "winograd_columns_1",
-            36,
-        ),
-    ],
-    ids=["product", "winograd"],
-)
-def test_passes_see_one_term(
-    text: str,
-    shape: tuple[int, ...],
-    function: str,
-    least: int,
-    tools_only: Callable[[str], Path],
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    weights = np.random.default_rng(0).standard_normal(shape, dtype=np.float32)
+def test_passes_see_one_term(tools_only: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch) -> None:
+    text, function = "g (float[64, 256] x) => (float[64, 320] y) { y = MatMul(x, w) }", "matmul_0acc"
+    weights = np.random.default_rng(0).standard_normal((256, 320), dtype=np.float32)
     printed = passes_of(text, weights, Cache(tools_only("cache")), monkeypatch)
     assert 1 <= stores(printed, "final simplification", function) <= 2  # the first value and the sum
-    assert stores(printed, "custom pass 0", function) >= least
+    assert stores(printed, "custom pass 0", function) >= 32
