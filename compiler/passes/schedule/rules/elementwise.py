@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import gcd
 
-from occ.compiler.ir.dim import Dim, is_multiple
+from occ.compiler.ir.dim import Dim, is_multiple, upper
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import TeFunc, TeStage
@@ -147,7 +147,9 @@ def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Dire
     for k, part in enumerate(found, 1):
         out = StageSchedule(s, update=k)
         *outer, inner = out.axes
-        lanes = 1 if _divides(part, s) else facts.machine.lanes(element_bits(s), part.extent)
+        lanes = facts.machine.lanes(element_bits(s), part.extent)
+        if _divides(part, s) or (not outer and not is_multiple(part.extent, lanes) and _runs_backwards(part, s, facts)):
+            lanes = 1
         if not outer and work(s, facts) >= SERIAL:
             blocks, inner = out.split(inner, _BLOCK, "GuardWithIf")
             out.parallel(blocks)
@@ -166,6 +168,16 @@ def _divides(part: Part, s: TeStage) -> bool:
     last = Index(s.axes[-1].name)
     divisions = (n for n in walk(part.expr) if isinstance(n, Binary) and n.op in ("mod", "floordiv"))
     return any(last in walk(n.lhs) for n in divisions)
+
+
+def _runs_backwards(part: Part, s: TeStage, facts: ScheduleFacts) -> bool:
+    """Whether a part reads a tensor from its end, as a reflected border does.
+
+    Halide takes what the last vector would read past the end of the part for what is read, and refuses the kernel.
+    """
+    symbols, last = axis_symbols(s.axes), s.axes[-1].name
+    steps = (step(n, last, symbols, facts.f.shapes) for n in walk(part.expr) if isinstance(n, Load))
+    return any(k is not None and upper(k) < 0 for k in steps)
 
 
 def across(s: TeStage, facts: ScheduleFacts) -> str:
