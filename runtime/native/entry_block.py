@@ -69,10 +69,6 @@ def beginning(made: np.ndarray, shape: tuple[int, ...], *, own: bool) -> np.ndar
     return np.ndarray(shape, dtype, raw, start)
 
 
-class _Mapped(np.ndarray[Any, Any]):
-    """Bytes that views of them refer to; numpy would refer to their owner, if that had the same type."""
-
-
 class LargeMemory:
     """Memory of large outputs, used again once nothing refers to them any more. Thread-safe.
 
@@ -80,7 +76,7 @@ class LargeMemory:
     """
 
     def __init__(self) -> None:
-        self._left: deque[_Mapped] = deque(maxlen=2)  # a caller keeps one result while it asks for the next
+        self._left: deque[np.ndarray] = deque(maxlen=2)  # a caller keeps one result while it asks for the next
 
     def take(self, size: int) -> np.ndarray:
         """At least `size` bytes.
@@ -92,12 +88,12 @@ class LargeMemory:
             return raw_bytes(size)
         found = self._fitting(size)
         if found is None:
-            found = raw_bytes(size).view(_Mapped)
-        lent = found.view()
+            found = raw_bytes(size)
+        lent = np.frombuffer(found.data, np.uint8)  # no view of the array: views of a view would skip it
         weakref.finalize(lent, self._left.append, found).atexit = False
         return lent
 
-    def _fitting(self, size: int) -> _Mapped | None:
+    def _fitting(self, size: int) -> np.ndarray | None:
         """Memory that is left, which is released if it is too small or much too large."""
         try:
             found = self._left.pop()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 import pytest
 from building import model_of
@@ -39,6 +41,16 @@ def test_memory_is_not_used_again_while_a_view_is_left() -> None:
     assert not np.shares_memory(part, other)
     np.testing.assert_array_equal(part, np.full((1024, 2), 1, np.float32))
     np.testing.assert_array_equal(other[-1], np.full(1024, 2, np.float32))
+
+
+@pytest.mark.parametrize("view", [lambda memory: memory.view(), lambda memory: memory[64:128], lambda memory: memory.T])
+def test_memory_is_not_used_again_while_a_view_of_it_is_left(view: Callable[[np.ndarray], np.ndarray]) -> None:
+    session = sums()
+    memory = session.run(feed(1))["y"].base
+    assert isinstance(memory, np.ndarray)
+    part = view(memory)
+    del memory
+    assert not np.shares_memory(part, session.run(feed(2))["y"])
 
 
 def test_memory_that_does_not_fit_is_not_used_again() -> None:
