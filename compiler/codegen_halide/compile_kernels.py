@@ -43,7 +43,7 @@ def compile_kernels(
     fallback schedule, with a `RuntimeWarning`.
 
     Raises:
-        CompileError: OCC0401 kernels are missing, and there is no C++ compiler; OCC0403 the toolchain fails.
+        CompileError: OCC0401 as `to_compile`; OCC0403 the toolchain fails.
     """
     given_up = {k.name for k in kernels if _is_endless(k, cache)}
     first = to_compile(kernels, setup, cache)

@@ -28,7 +28,7 @@ from occ.compiler.plan.plan import cpu_manifest
 from occ.compiler.targets.registry import get_target
 from occ.compiler.tuning.workers import Workers
 
-_KERNELS = 64  # kernels per translation unit: g++ needs 0.5 GB for them, and its startup no longer matters
+_KERNELS = 64  # kernels that a process compiles: libHalide is loaded once for them
 
 
 @dataclass
