@@ -200,12 +200,11 @@ class Compilation:
         others = ", ".join(
             f"`{t.name}`" for t in all_targets() if stage in {*t.texts, *pipeline_for(t, t.options.read(t.name, {}))}
         )
-        return error(
-            "OCC0602",
-            f"target `{self.target.name}` has no stage `{stage}`",
-            notes=[f"targets that have it: {others}"] if others else [],
-            help=closest(stage, self.stages) or f"stages: {', '.join(self.stages)}",
-        )
+        notes = [f"targets that have it: {others}"] if others else []
+        if self.settings.target != self.target.name:
+            notes.append(f"`-O1` of target `{self.settings.target}` is code of `{self.target.name}`; `-O2` is its own")
+        remedy = closest(stage, self.stages) or f"stages: {', '.join(self.stages)}"
+        return error("OCC0602", f"target `{self.target.name}` has no stage `{stage}`", notes=notes, help=remedy)
 
     def _check_target(self) -> None:
         """A text from `fused` on was made for one target."""

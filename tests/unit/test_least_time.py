@@ -10,6 +10,7 @@ import pytest
 from building import mlp, reference
 
 import occ
+from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import compile_soon
 from occ.compiler.driver.settings import Settings
 from occ.compiler.objects.processors import PROCESSORS
@@ -85,3 +86,9 @@ def test_generators_are_made_at_other_levels(occ_cli, tmp_path):
     ran = occ_cli("build", tmp_path / "m.onnx", "-t", "cpu", "-O1", "--emit", "generator", "-o", tmp_path / "out")
     assert ran.code == 2
     assert "`-t cpu -O2` would" in ran.err
+
+
+def test_a_stage_of_the_named_target_alone() -> None:
+    compilation = Compilation(mlp(), Settings("cpu", options={"optimize": "1"}))
+    with pytest.raises(occ.CompileError, match=r"(?s)no stage `halide`.*`-O1` of target `cpu` is code of `cpu-jit`"):
+        compilation.advance("halide")

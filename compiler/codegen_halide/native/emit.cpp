@@ -1,8 +1,9 @@
 // Compiles generators to object files: `emit OUT_DIR TARGET JOBS SECONDS UNIT... NAME...`. A unit contains generators:
-// UNIT.cpp is read (reader.h), UNIT.so is what a C++ compiler made of one. Every kernel is compiled in a process forked from this one, JOBS at a time, so that libHalide
-// is loaded once and no kernel depends on which ones were compiled before it. One that takes more than SECONDS of
-// processor time (0: unlimited) is given up. A kernel that fails gets a line on stderr and no object file; the others
-// are compiled anyway. Processor seconds are written to OUT_DIR/seconds.txt, `inf` for kernels given up.
+// UNIT.cpp is read (reader.h), UNIT.so is what a C++ compiler made of one. Every kernel is compiled in a process forked
+// from this one, JOBS at a time, so that libHalide is loaded once and no kernel depends on which ones were compiled
+// before it. One that takes more than SECONDS of processor time (0: unlimited) is given up. A kernel that fails gets a
+// line on stderr and no object file; the others are compiled anyway. Processor seconds are written to
+// OUT_DIR/seconds.txt, `inf` for kernels given up.
 
 #include "memory.h"
 #include "reader.h"
