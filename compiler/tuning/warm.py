@@ -1,7 +1,6 @@
 """Compiles the kernels of many models into the build cache at once.
 
-Compiling generators mostly costs header parsing and process startup, so kernels of many models share translation units.
-Lowering continues here while compilers run.
+Kernels of many models share processes, which load libHalide once. Lowering continues here while they run.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ from typing import Any
 from occ.compiler.cache.cache import Cache
 from occ.compiler.codegen_halide.build import link, setup_for
 from occ.compiler.codegen_halide.compile_kernels import compile_batch
-from occ.compiler.codegen_halide.kernels import UNITS, Kernel, Setup
+from occ.compiler.codegen_halide.kernels import Kernel, Setup
 from occ.compiler.codegen_halide.programs import emitter, runtime_object
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation
@@ -60,9 +59,13 @@ class Warmed:
         """
         compilation.artifact()
         compiled = len(compilation.took or ())
+        self.count(compiled, len(compilation.module.te) - compiled)
+
+    def count(self, compiled: int, cached: int) -> None:
+        """Count a model, and the kernels that no model before it has."""
         self.models += 1
         self.compiled += compiled
-        self.cached += len(compilation.module.te) - compiled
+        self.cached += cached
 
     def text(self) -> str:
         """One line for people."""
@@ -81,12 +84,12 @@ class _Library:
 
 
 class _Lanes:
-    """Running compilers: one translation unit each, started when enough kernels are waiting."""
+    """Running processes, each with a batch of kernels, started when enough of them are waiting."""
 
-    def __init__(self, setup: Setup, cache: Cache, size: int, workers: Workers | None) -> None:
+    def __init__(self, setup: Setup, cache: Cache, size: int, workers: Workers | None, jobs: int) -> None:
         self.setup, self.cache, self.size = setup, cache, size
         self.compile = compile_batch if workers is None else workers.compile_batch
-        self.lanes = UNITS if workers is None else sum(w.threads for w in workers.compilers)
+        self.lanes = jobs if workers is None else sum(w.threads for w in workers.compilers)
         self.waiting: list[Kernel] = []
         self.running: list[Future[dict[str, CompileError]]] = []
         self.pool = ThreadPoolExecutor(self.lanes, "batch")
@@ -106,16 +109,16 @@ class _Lanes:
             self.waiting = []
 
     def finish(self, tell: Callable[[str], None]) -> dict[str, CompileError]:
-        """The errors of all kernels, by name; `tell` receives the number of finished units."""
+        """The errors of all kernels, by name; `tell` receives the number of finished batches."""
         share = -(-len(self.waiting) // self.lanes)
         rest, self.waiting = self.waiting, []
         for k in range(0, len(rest), max(share, 1)):
             self.waiting = rest[k : k + share]
             self.start()
         failed: dict[str, CompileError] = {}
-        for k, unit in enumerate(as_completed(self.running), 1):
-            failed |= unit.result()
-            tell(f"{k} of {len(self.running)} units of kernels compiled")
+        for k, batch in enumerate(as_completed(self.running), 1):
+            failed |= batch.result()
+            tell(f"{k} of {len(self.running)} batches of kernels compiled")
         return failed
 
     def link(self, libraries: Iterable[_Library]) -> None:
@@ -133,7 +136,7 @@ def warm(
     models: Iterable[tuple[str, Source | Compilation]],
     settings: Settings | None = None,
     *,
-    kernels_per_unit: int = _KERNELS,
+    batch: int = _KERNELS,
     workers: Workers | None = None,
     progress: Callable[[str], None] = lambda _: None,
 ) -> Warmed:
@@ -142,7 +145,7 @@ def warm(
     Args:
         models: (label, model), or a compilation, which is advanced to its end; read one by one.
         settings: shared by all; target `cpu`.
-        kernels_per_unit: maximum number of kernels compiled together.
+        batch: maximum number of kernels compiled together.
         workers: other machines that compile; what they cannot do is compiled here.
         progress: called with the state from time to time.
 
@@ -158,7 +161,7 @@ def warm(
     setup, is_here = _setup(settings, cache)
     made, users = Warmed(), dict[str, list[str]]()
     libraries: dict[tuple[Any, ...], _Library] = {}
-    lanes = _Lanes(setup, cache, kernels_per_unit, workers)
+    lanes = _Lanes(setup, cache, batch, workers, settings.jobs)
     try:
         for k, (label, source) in enumerate(models, 1):
             try:
@@ -170,13 +173,10 @@ def warm(
             except CompileError as e:
                 made.refused[label] = e
                 continue
-            made.models += 1
             libraries[(*(k.name for k in library.kernels), library.entry)] = library
+            new = [kernel for kernel in library.kernels if kernel.name not in users]
+            made.count(compiled := sum(map(lanes.add, new)), len(new) - compiled)
             for kernel in library.kernels:
-                if kernel.name not in users and lanes.add(kernel):
-                    made.compiled += 1
-                elif kernel.name not in users:
-                    made.cached += 1
                 users.setdefault(kernel.name, []).append(label)
             progress(f"{k} models lowered, {made.compiled} kernels to compile, {time.perf_counter() - start:.0f} s")
         made.lowering = time.perf_counter() - start

@@ -41,9 +41,8 @@ COMMANDS = {
 }
 
 _HIDDEN = ("onnxifi",)  # which a library starts
-_YOUNG = (
-    1_000_000  # new objects between searches for cycles: a model has millions that stay; 50,000 costs builds a tenth
-)
+# New objects between searches for cycles. A model has millions that stay: 50,000 costs builds a tenth.
+_YOUNG = 1_000_000
 VARIABLE = "_OCC_COMPLETE"  # of the environment, by which a shell asks for completions
 
 

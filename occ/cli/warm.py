@@ -14,7 +14,7 @@ from occ.cli.console import json_line, progress, say, show_error
 if TYPE_CHECKING:
     from occ.compiler.driver.source import Source
 
-_UNIT = 32  # kernels compiled together: the work lost if a run is killed
+_BATCH = 32  # kernels compiled together: the work lost if a run is killed
 
 
 @click.command("warm")
@@ -38,7 +38,7 @@ def command(models: tuple[str, ...], level: str | None, workers: str | None, as_
         others = options.workers_at(workers)
         settings = Settings("cpu", options={"optimize": level} if level else {})
         try:
-            made = warm(_sources(models), settings, kernels_per_unit=_UNIT, workers=others, progress=tell)
+            made = warm(_sources(models), settings, batch=_BATCH, workers=others, progress=tell)
         except ModuleNotFoundError as e:
             raise missing_library("cpu", e) from e
     problems = {**made.refused, **made.failed}

@@ -89,9 +89,9 @@ class LargeMemory:
         found = self._fitting(size)
         if found is None:
             found = raw_bytes(size)
-        lent = np.frombuffer(found.data, np.uint8)  # no view of the array: views of a view would skip it
-        weakref.finalize(lent, self._left.append, found).atexit = False
-        return lent
+        owner = (ctypes.c_char * found.size).from_buffer(found.data)  # which all views refer to
+        weakref.finalize(owner, self._left.append, found).atexit = False
+        return np.frombuffer(memoryview(owner), np.uint8)
 
     def _fitting(self, size: int) -> np.ndarray | None:
         """Memory that is left, which is released if it is too small or much too large."""

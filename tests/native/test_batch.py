@@ -36,7 +36,7 @@ def test_builds_after_a_batch_need_no_compiler(
 ) -> None:
     tools_only("cache")
     models = [("abs", model("Abs", 5)), ("neg", model("Neg", 6)), ("same", model("Abs", 5)), ("bad", model("Nope", 5))]
-    made = warm(models, kernels_per_unit=2)
+    made = warm(models, batch=2)
     assert (made.models, made.compiled, made.cached, made.failed) == (3, 2, 0, {})
     assert "unknown operator" in str(made.refused["bad"])
 

@@ -43,7 +43,16 @@ def test_memory_is_not_used_again_while_a_view_is_left() -> None:
     np.testing.assert_array_equal(other[-1], np.full(1024, 2, np.float32))
 
 
-@pytest.mark.parametrize("view", [lambda memory: memory.view(), lambda memory: memory[64:128], lambda memory: memory.T])
+@pytest.mark.parametrize(
+    "view",
+    [
+        lambda memory: memory.view(),
+        lambda memory: memory[64:128],
+        lambda memory: memory.T,
+        lambda memory: np.frombuffer(memory.base, np.uint8),
+        lambda memory: np.frombuffer(memoryview(memory.base)[64:128], np.uint8),
+    ],
+)
 def test_memory_is_not_used_again_while_a_view_of_it_is_left(view: Callable[[np.ndarray], np.ndarray]) -> None:
     session = sums()
     memory = session.run(feed(1))["y"].base

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from operator import attrgetter, is_
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from occ.compiler.ir.te.expr import (
     Binary,
@@ -72,29 +72,39 @@ def walk(e: Expr) -> Iterator[Expr]:
     """Each distinct node once, children before parents."""
     if type(e) in _LEAVES:
         return iter((e,))
-    found = _walked.get(id(e))
-    if found is None:
-        if len(_walked) >= _MOST_WALKED:
-            _walked.clear()
-            _kinds.clear()
-        found = _walked[id(e)] = _nodes(e)  # the last of them is `e`, so its id stays in use
-    return iter(found)
+    return iter(_walk_of(e).nodes)
 
 
 def of_kind(kind: type[N], e: Expr) -> list[N]:
     """The distinct nodes of a class, in the order of `walk`; the list is shared, not to be changed."""
-    found = _kinds.get((id(e), kind))
+    if type(e) in _LEAVES:
+        return [e] if type(e) is kind else []
+    known = _walk_of(e)
+    found = known.kinds.get(kind)
     if found is None:
-        found = [n for n in walk(e) if type(n) is kind]
-        if id(e) in _walked:  # whose entry keeps the id in use
-            _kinds[id(e), kind] = found
+        found = known.kinds[kind] = [n for n in known.nodes if type(n) is kind]
+    return found
+
+
+class _Walk(NamedTuple):
+    """The nodes of an expression, which is the last of them; `kinds` lists the nodes of some classes."""
+
+    nodes: list[Expr]
+    kinds: dict[type[Expr], list[Any]]
+
+
+def _walk_of(e: Expr) -> _Walk:
+    found = _walked.get(id(e))
+    if found is None:
+        if len(_walked) >= _MOST_WALKED:
+            _walked.clear()
+        found = _walked[id(e)] = _Walk(_nodes(e), {})  # which keeps `e`, so its id stays in use
     return found
 
 
 _LEAVES = frozenset((Const, Index, Size, Carried))
 _MOST_WALKED = 4096
-_walked: dict[int, list[Expr]] = {}  # id of a root -> its nodes: passes walk the same expressions repeatedly
-_kinds: dict[tuple[int, type[Expr]], list[Any]] = {}  # the nodes of a class below such a root
+_walked: dict[int, _Walk] = {}  # by the id of a root: passes walk the same expressions repeatedly
 
 
 def _nodes(e: Expr) -> list[Expr]:

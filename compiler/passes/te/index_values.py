@@ -90,10 +90,10 @@ def _borders(f: TeFunc, at_call: _AtCall) -> Iterator[tuple[str, Border]]:
     for s in f.stages:
         for n in loads(*s.exprs) if is_bordered_row(s) else ():
             match n.index:
-                case (Binary(op="sub", lhs=Index(), rhs=length),) if (_number(length) or 0) > SMALL:
-                    made = at_call(_number(length) or 0)
+                case (Binary(op="sub", lhs=Index(), rhs=Const(value=int(length))),) if length > SMALL:
+                    made = at_call(length)
                     assert isinstance(made, Size)
-                    yield s.name, Border(n.source, _number(length) or 0, made.dim)
+                    yield s.name, Border(n.source, length, made.dim)
                 case _:
                     pass
 

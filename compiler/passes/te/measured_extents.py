@@ -9,7 +9,7 @@ from occ.compiler.ir.dtype import U8
 from occ.compiler.ir.te.expr import Cast, Index, Load
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import COLUMNS, PAD
-from occ.compiler.ir.te.walks import walk
+from occ.compiler.ir.te.walks import of_kind
 from occ.compiler.passes.te.dim_names import is_product
 
 SMALL = 8  # extents up to this stay numbers: taps of windows, colour channels, unrolled loops
@@ -26,7 +26,7 @@ def _slid_axes(s: AnyStage) -> set[str]:
     if not taps or any(not isinstance(a.extent, int) or a.extent > SMALL for a in reduce_axes(*s.exprs[:1])):
         return set()
     indices = [i for n in loads(*s.exprs) for i in n.index if not isinstance(i, Index)]
-    named = [{x.name for x in walk(i) if isinstance(x, Index)} for i in indices]
+    named = [{x.name for x in of_kind(Index, i)} for i in indices]
     return {a.name for a in s.axes for names in named if a.name in names and names & taps}
 
 
@@ -82,8 +82,7 @@ def short_parts(s: AnyStage, read: Collection[tuple[str, int]]) -> set[str]:
         for n in loads(*s.exprs)
         for k, i in enumerate(n.index)
         if (n.source, k) in read
-        for x in walk(i)
-        if isinstance(x, Index)
+        for x in of_kind(Index, i)
     }
     return {a.name for a in s.axes[-1:] if a.name in found and isinstance(a.extent, int) and a.extent <= PART}
 
