@@ -26,14 +26,14 @@ from occ.compiler.ir.te.expr import Axis, Call, Carried, Expr, Index, Load, Redu
 from occ.compiler.ir.te.function import Scatter, TeStage, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols
 from occ.compiler.ir.te.scatter_rows import passed_on, place_before, running
-from occ.compiler.ir.te.walks import children, transform, walk
+from occ.compiler.ir.te.walks import children, transform, walk, with_shared_parts
 from occ.compiler.native_entry.builder import number
 from occ.compiler.native_entry.loops import Body, for_loop
 from occ.compiler.native_entry.types import I32, I64
 
 
 def with_approximations(e: Expr, machine: CodeMachine) -> Expr:
-    """The expression with functions of f32 and narrower floats as te arithmetic.
+    """The expression with functions of f32 and narrower floats as te arithmetic, and equal parts as one.
 
     Exponentials stay where the machine has an instruction for their last step.
     """
@@ -46,7 +46,7 @@ def with_approximations(e: Expr, machine: CodeMachine) -> Expr:
             return cast(n.dtype, Call(n.fn, (x,), F32))
         return cast(n.dtype, APPROXIMATIONS[n.fn](x))
 
-    return transform(e, visit)
+    return transform(with_shared_parts(e), visit)
 
 
 def _is_one(extent: Any, w: int) -> bool:

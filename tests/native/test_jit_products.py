@@ -185,6 +185,20 @@ def test_convolutions_of_any_extents(filters: int, columns: int, cpu: str) -> No
         np.testing.assert_array_equal(session.run(feed)["y"], onnx_result(model, feed), strict=True)
 
 
+@pytest.mark.parametrize("width", ["64", "w"])
+def test_sums_that_are_read_twice_are_computed_once(width: str) -> None:
+    """`x * sigmoid(x)` after a convolution: it would have twice the loops, with lanes along the window in these."""
+    loops: list[int] = []
+    for after in ("y = Neg (c)", "s = Sigmoid (c) y = Mul (c, s)"):
+        text = (
+            f"g (float[1, 16, 20, {width}] x, float[32, 16, 3, 3] f, float[32] b) => (float[1, 32, 9, v] y) "
+            f"{{ c = Conv <strides = [2, 2]> (x, f, b) {after} }}"
+        )
+        blocks = re.split(r"\n\S+:\n", llvm_text(model_of(text), "x86-64-v4"))
+        loops.append(sum(bool(re.search(r"= phi +<16 x float>", b)) for b in blocks))
+    assert loops[0] == loops[1] > 0
+
+
 def llvm_text(model: onnx.ModelProto, cpu: str) -> str:
     target = PROCESSORS[cpu]
     m = Compilation(model, Settings("cpu-jit", options={"halide.target": target})).advance("lowered")

@@ -20,7 +20,7 @@ from occ.compiler.ir.te import expr as ex
 from occ.compiler.ir.te import walks
 from occ.compiler.ir.te.function import Builder, Param, TeFunc, TeStage
 from occ.compiler.ir.te.index import axis_symbols, simplify
-from occ.compiler.ir.te.walks import of_kind, replace_indices, transform
+from occ.compiler.ir.te.walks import of_kind, replace_indices, transform, walk, with_shared_parts
 from occ.compiler.ir.types import TensorType
 
 AXES = (ex.Axis("i0", 6), ex.Axis("i1", 4), ex.Axis("i2", 1))
@@ -222,3 +222,16 @@ def test_what_a_rewrite_leaves_alone_is_the_same_object():
     assert isinstance(made, ex.Binary)
     assert made.rhs is e.rhs
     assert made == (shared + ex.Index("j")) - ex.binary("max", shared, ex.literal(7, dt.I64))
+
+
+def test_equal_parts_become_one():
+    def total(axis: str = "r") -> ex.Expr:
+        term = ex.Load("x", (ex.Index("i0"), ex.Index(axis)), dt.F32) * ex.Load("w", (ex.Index(axis),), dt.F32)
+        return ex.Reduce("sum", (ex.Axis(axis, 3),), term, dt.F32) + ex.literal(0.0, dt.F32)
+
+    e = total() * ex.call("exp", total()) + total("s") * ex.literal(-0.0, dt.F32)
+    made = with_shared_parts(e)
+    assert made == e
+    assert len(of_kind(ex.Reduce, e)) == 3
+    assert [r.axes[0].name for r in of_kind(ex.Reduce, made)] == ["r", "s"]
+    assert len(list(walk(made))) == len(set(walk(e)))

@@ -150,6 +150,29 @@ def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
     return changed.get(id(e), e)
 
 
+# What nodes with the same children differ in; leaves are equal as they are.
+_OWN: dict[type[Expr], Callable[[Any], Any]] = {
+    Load: attrgetter("source", "dtype"),
+    Binary: attrgetter("op"),
+    Call: attrgetter("fn"),
+    Select: lambda _: None,
+    Cast: attrgetter("dtype"),
+    Bitcast: attrgetter("dtype"),
+    Reduce: attrgetter("kind", "axes", "dtype"),
+}
+
+
+def with_shared_parts(e: Expr) -> Expr:
+    """The expression with equal parts as one node, as in `x * sigmoid(x)`, whose `x` text and rewrites write twice."""
+    known: dict[Any, Expr] = {}  # by class, children and the rest: a structural hash visits all below
+
+    def visit(n: Expr) -> Expr:
+        own = n if type(n) in _LEAVES else _OWN[type(n)](n)
+        return known.setdefault((type(n), own, *map(id, children(n))), n)
+
+    return transform(e, visit)
+
+
 def replace_indices(e: Expr, values: dict[str, Expr]) -> Expr:
     """Substitute axis positions by expressions."""
     return transform(e, lambda n: values.get(n.name) if isinstance(n, Index) else None)
