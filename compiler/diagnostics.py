@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 
 from occ.compiler.codes import CODES
+from occ.runtime.dataclass import dataclass
 
 # Exit codes of the command line, by the first digits of the first error; 1 by default.
 _EXIT = {

@@ -11,6 +11,9 @@ from occ.compiler.diagnostics import error
 GROUPS = ("occ.targets", "occ.passes", "occ.rules", "occ.ops")
 
 
+_all = cache(entry_points)  # it reads files of each installed package
+
+
 @cache
 def installed(group: str) -> dict[str, EntryPoint]:
     """Entry points of a group by name.
@@ -19,7 +22,7 @@ def installed(group: str) -> dict[str, EntryPoint]:
         CompileError: OCC0610 two distributions use the same name.
     """
     found: dict[str, EntryPoint] = {}
-    for point in entry_points(group=group):
+    for point in _all().select(group=group):
         other = found.setdefault(point.name, point)
         if other.value != point.value:
             names = [p.dist.name if p.dist else "?" for p in (other, point)]

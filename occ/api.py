@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from occ.compiler.targets.default import DEFAULT
 from occ.compiler.targets.registry import all_targets
 from occ.compiler.targets.target import Target
 from occ.runtime.artifact import Artifact, check_name
+from occ.runtime.dataclass import dataclass
 from occ.runtime.session import Session
 from occ.specialising import in_background
 

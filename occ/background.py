@@ -7,7 +7,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from threading import Event
 
@@ -18,6 +18,7 @@ from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source, is_text
 from occ.runtime.artifact import Artifact
+from occ.runtime.dataclass import dataclass
 from occ.runtime.session import Session
 
 PRIORITY = 19  # the lowest priority: the increment of `nice`

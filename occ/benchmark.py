@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, field, replace
 from numbers import Integral
 from statistics import median
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.compare import difference
+from occ.runtime.dataclass import dataclass
 from occ.runtime.profile import UNSTEADY, spread_of
 from occ.runtime.session import Session
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from threading import Event, Lock, Thread
 from typing import Any
 
@@ -18,6 +18,7 @@ from occ.background import BackgroundBuild
 from occ.compiler.driver.sessions import Soon
 from occ.compiler.driver.settings import Settings
 from occ.compiler.driver.source import Source
+from occ.runtime.dataclass import dataclass
 from occ.runtime.native.engine import NativeEngine
 from occ.runtime.session import Session
 from occ.tiered import Better, TieredSession

@@ -15,13 +15,14 @@ import struct
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 
 from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest, WeightInfo
 from occ.runtime.mapped_arrays import in_huge_pages, release

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import DimExpr
 
 

@@ -6,10 +6,10 @@ An expression is an int, the name of a symbol, or a list `[op, a, b, ...]` with 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 DimExpr = Any  # int | str | list

@@ -5,9 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterator
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from typing import Any
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.device_part import DevicePart
 from occ.runtime.dims import Assumption, DimExpr, is_expression
 from occ.runtime.element_types import ELEMENT_TYPES

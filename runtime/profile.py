@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from statistics import median, quantiles
 from typing import Any
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.machine import TILES
 from occ.runtime.manifest import Manifest
 from occ.runtime.native.engine import NativeEngine

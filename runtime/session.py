@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Self
 import numpy as np
 
 from occ.runtime.binding import Binding
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import evaluate, symbols, text
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import TensorInfo

@@ -16,7 +16,6 @@ import tempfile
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -26,6 +25,7 @@ from occ.compiler.cache.file_stamps import Stamps
 from occ.compiler.cache.sources import files_of
 from occ.compiler.diagnostics import error
 from occ.compiler.entry_points import GROUPS, installed
+from occ.runtime.dataclass import dataclass
 from occ.runtime.machine import processors
 
 _LEAST = 2 << 30  # bytes of stored artifacts on a small disk; the least recently used ones go first

@@ -15,11 +15,11 @@ import tempfile
 import zipfile
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 
 from occ.compiler.cache.cache import KINDS, Cache
 from occ.compiler.diagnostics import error
+from occ.runtime.dataclass import dataclass
 
 FORMAT = 1
 _HEAD = "store.json"

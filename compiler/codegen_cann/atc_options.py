@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from occ.compiler.diagnostics import closest, error, shorten
+from occ.runtime.dataclass import dataclass
 
 Kind = Literal["text", "file", "folder"]
 _LARGEST = 16 << 20  # bytes of a configuration file

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from occ.compiler.codegen_cann.graph import keep_dtype as keep
 from occ.compiler.codegen_cann.graph.fold_constants import fold_constants
@@ -23,6 +23,7 @@ from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.ir.dim import Sym, evaluate, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import TensorType
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(eq=False)

@@ -6,12 +6,13 @@ Some are those of onnxruntime's CANN provider, the others are occ's own.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, Self
 
 from occ.compiler.codegen_cann.atc_options import checked, contents
 from occ.compiler.diagnostics import CompileError, closest, error, shorten
 from occ.compiler.targets.option import Option, Options, option
+from occ.runtime.dataclass import dataclass
 
 # target -> exact chips (`aclrtGetSocName`), the default first. `Ascend910B` without a digit is a first-generation 910.
 SOCS: dict[str, tuple[str, ...]] = {

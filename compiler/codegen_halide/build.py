@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
@@ -18,6 +18,7 @@ from occ.compiler.diagnostics import error
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.objects import elf
 from occ.compiler.objects.processors import arch_of
+from occ.runtime.dataclass import dataclass
 from occ.runtime.machine import processors
 
 _LINK = ("-shared", "-Wl,--build-id=none", "-Wl,-soname,model.so", "-Wl,-z,noexecstack", "-lm", "-lpthread")

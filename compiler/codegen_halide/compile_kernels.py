@@ -6,7 +6,7 @@ import json
 import warnings
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import inf
 from pathlib import Path
 
@@ -16,6 +16,7 @@ from occ.compiler.codegen_halide.programs import emitter, native, prebuilt_emitt
 from occ.compiler.codegen_halide.progress import Tell, counted
 from occ.compiler.codegen_halide.toolchain import Toolchain, run_all
 from occ.compiler.diagnostics import CompileError, error
+from occ.runtime.dataclass import dataclass
 
 _SECONDS = 60.0  # processor seconds that Halide may take for one kernel: those of real models take up to 6 (Zen 4)
 _ENDLESS = ".json"  # appended to a kernel that takes longer

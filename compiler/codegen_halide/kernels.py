@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 
 from occ.compiler.cache.cache import digest
@@ -16,6 +16,7 @@ from occ.compiler.ir.attribute_keys import Identity
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.passes.lower.schedule import plain
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 UNITS = 2  # translation units of `src/`, which make compiles at once
 _SHORT = 8_000  # bytes of generators in a unit: g++ takes 55 ms to start and 5 ms per 1,000 bytes (g++ 12, AMD EPYC)

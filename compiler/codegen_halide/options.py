@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal, Self
 
 from occ.compiler.cache.installed_store import stored_targets
@@ -13,6 +13,7 @@ from occ.compiler.objects.processors import PROCESSORS, arch_of
 from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.native import NativeOptions
 from occ.compiler.targets.option import option
+from occ.runtime.dataclass import dataclass
 from occ.runtime.machine import best_of
 
 

@@ -8,7 +8,6 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.objects.processors import Arch, arch_of
+from occ.runtime.dataclass import dataclass
 
 CANDIDATES = ("g++", "c++", "clang++")
 _INSTEAD = ", or build with `-t cpu-jit`, which needs none"

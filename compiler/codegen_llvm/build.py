@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import cache
 from threading import Lock
 
@@ -28,6 +27,7 @@ from occ.compiler.native_entry.build import compile_entry
 from occ.compiler.native_entry.kernel_abi import KernelAbi
 from occ.compiler.objects.elf import LinkError, link
 from occ.compiler.objects.processors import arch_of
+from occ.runtime.dataclass import dataclass
 from occ.runtime.manifest import Manifest
 
 PACKAGES = ("occ.compiler.codegen_llvm", *ENTRY_PACKAGES)  # packages whose sources decide what kernels are

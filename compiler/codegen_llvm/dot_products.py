@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -19,6 +18,7 @@ from occ.compiler.ir.te.expr import Axis, Binary, Cast, Index, Load, Reduce
 from occ.compiler.ir.te.function import product_in_pairs
 from occ.compiler.ir.te.index import to_dim
 from occ.compiler.native_entry.types import I32 as WORD
+from occ.runtime.dataclass import dataclass
 
 _LEAST = 4  # lanes of the narrowest vector
 

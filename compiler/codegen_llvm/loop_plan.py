@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 
 from occ.compiler.codegen_llvm.dot_products import dot_of
 from occ.compiler.codegen_llvm.lane_steps import flat_offset, lane_step
@@ -17,6 +16,7 @@ from occ.compiler.ir.te.index import axis_symbols, step, to_dim
 from occ.compiler.ir.te.piecewise import Part, parts
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.walks import children, walk
+from occ.runtime.dataclass import dataclass
 
 _BLOCK = 8192  # elements per task of a one-dimensional stage
 _ROWS = 4

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -11,6 +10,7 @@ import llvmlite.binding as llvm
 from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import arch_of
 from occ.compiler.objects.relocations import is_linked
+from occ.runtime.dataclass import dataclass
 from occ.runtime.machine import TILES, features_of, flags
 
 # LLVM's names for features of Halide targets.

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import ChainMap
 from collections.abc import MutableMapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import Any
 
 from llvmlite import ir
@@ -20,6 +20,7 @@ from occ.compiler.ir.te.expr import Expr
 from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.native_entry.builder import Builder
 from occ.compiler.native_entry.types import FLOAT, I32, I64, PTR
+from occ.runtime.dataclass import dataclass
 
 _FLOAT_SIZE = 4
 _HOST_OFFSET = 16  # of the data pointer in halide_buffer_t

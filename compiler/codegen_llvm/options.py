@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Literal
 
 from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.native import NativeOptions
 from occ.compiler.targets.option import option
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

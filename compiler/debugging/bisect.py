@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from occ.compiler.debugging.validate import NotInterpretable, Recorder, difference, first_change, results
@@ -14,6 +14,7 @@ from occ.compiler.driver.source import Source
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.passes.manager import Ran, write_reproducer
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 Tell = Callable[[str], None]

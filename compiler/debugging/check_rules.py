@@ -9,7 +9,7 @@ import warnings
 import zlib
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import numpy as np
@@ -30,6 +30,7 @@ from occ.compiler.passes.fuse.fuse_patterns import fit, obstacle, to_foreign
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import replace
 from occ.compiler.passes.rules.rule import Fusion, Rewrite, Rule
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.native.foreign import run_foreign
 

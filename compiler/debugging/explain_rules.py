@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.printer import op_text
 from occ.compiler.passes.rules.pattern import Result
 from occ.compiler.passes.rules.rule import Rule
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

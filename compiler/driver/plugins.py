@@ -8,7 +8,7 @@ import os
 import sys
 import traceback
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cache
 from importlib.machinery import SourceFileLoader
 from pathlib import Path
@@ -24,6 +24,7 @@ from occ.compiler.passes.lower.rule_list import NAMES
 from occ.compiler.passes.rules.pattern import OpPattern, Result, check_names
 from occ.compiler.passes.rules.rule import Rule
 from occ.compiler.passes.rules.schedule_rule import ScheduleRule
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from onnx import ModelProto
@@ -27,6 +27,7 @@ from occ.compiler.plan.plan import defer_text
 from occ.compiler.plan.signature import signature
 from occ.compiler.targets.registry import get_target
 from occ.runtime.artifact import Artifact
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.native.engine import RunDeferred
 from occ.runtime.open import open_artifact

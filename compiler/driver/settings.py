@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from occ.compiler.frontend.signature import Overrides
 from occ.compiler.passes.base import HintSource, MatchListener
 from occ.compiler.passes.manager import Listener
 from occ.compiler.targets.default import DEFAULT
+from occ.runtime.dataclass import dataclass
 
 Progress = Callable[[str], None]
 

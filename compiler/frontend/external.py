@@ -7,7 +7,7 @@ https://protobuf.dev/programming-guides/encoding; field numbers: onnx.proto.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from onnx import SparseTensorProto, TensorProto, numpy_helper
 from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.ir import dtype as dt
 from occ.compiler.ir.dtype import DType
+from occ.runtime.dataclass import dataclass
 from occ.runtime.file_formats import foreign_file
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data

@@ -6,12 +6,13 @@ A body has its own names, operator sets and attributes, held in a `Frame` (ONNX 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import onnx
 from onnx import AttributeProto, FunctionProto, ModelProto, NodeProto, ValueInfoProto
 
 from occ.compiler.diagnostics import error, shorten
+from occ.runtime.dataclass import dataclass
 
 LARGEST = 1_000_000  # maximum nodes; the compiler takes about a millisecond each
 _DEEPEST = 100  # maximum depth of calls; programs nest ten or twenty

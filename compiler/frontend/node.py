@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from occ.compiler.ir.op import Value
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 
 import numpy as np
 from onnx import (
@@ -24,6 +23,7 @@ from onnx import (
 )
 
 from occ.compiler.frontend.external import MappedModel
+from occ.runtime.dataclass import dataclass
 
 _IDENTIFIER = b"ORTM"
 _NEWEST = 6  # version of the format

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from onnx import TensorShapeProto, TypeProto, ValueInfoProto
 
@@ -15,6 +15,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.symbol_names import symbol_name
 from occ.compiler.ir.types import MapType, OptionalType, SequenceType, TensorType, Type
+from occ.runtime.dataclass import dataclass
 
 # What exporters write for a dim without a name; two such dims may differ.
 _UNNAMED = frozenset(["", "?", "*", "-1", "none", "null", "nan", "unk", "unknown", "undefined", "dynamic", "any"])

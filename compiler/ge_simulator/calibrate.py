@@ -7,7 +7,7 @@ is in FLOAT already, the nearest preceding one that rounds. Then the part runs a
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from occ.compiler.compare import gaps, largest
 from occ.compiler.ge_simulator.device import SimulatedDevice, precision_on, simulator
 from occ.compiler.ge_simulator.precision import Computed, Precision
 from occ.compiler.ge_simulator.reader import Node
+from occ.runtime.dataclass import dataclass
 from occ.runtime.device_part import DevicePart
 
 _HALF_MAX = 65504.0  # the largest number of half precision

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 from typing import Protocol
 
@@ -14,6 +14,7 @@ from occ.compiler.ge_simulator.kernel_table import chip_of
 from occ.compiler.ge_simulator.precision import Precision
 from occ.compiler.ge_simulator.reader import BadGraph, NoKernel, NotSimulated
 from occ.compiler.ge_simulator.simulate import Simulator
+from occ.runtime.dataclass import dataclass
 from occ.runtime.device_part import DevicePart
 from occ.runtime.errors import RunError
 from occ.runtime.resident import Resident

@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 
 import numpy as np
 
 from occ.compiler.ge_simulator.reader import proto_type
+from occ.runtime.dataclass import dataclass
 
 _SIZE, _DATA_TYPE, _FORMAT, _SHAPE = "size", "data_type", "format", "shape"
 # numbers of the fields that are read

@@ -7,7 +7,7 @@ the element types, and, if an extent is unknown, for unknown extents. Operators 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache
 from importlib.resources import files
 
@@ -16,6 +16,7 @@ import numpy as np
 
 from occ.compiler.ge_simulator.fusion_passes import replacement
 from occ.compiler.ge_simulator.reader import Node, NoKernel, Tensor
+from occ.runtime.dataclass import dataclass
 
 CHIPS = ("310", "310B", "310P", "910", "910B")
 UNITS = ("AICore", "AICPU", "TF")  # in the order in which GE tries them

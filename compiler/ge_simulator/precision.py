@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import ml_dtypes
 import numpy as np
 
 from occ.compiler.ge_simulator.kernel_table import Wanted, float_type, kernel
 from occ.compiler.ge_simulator.reader import Node
+from occ.runtime.dataclass import dataclass
 
 # Operators of the matrix unit.
 CUBE = frozenset(

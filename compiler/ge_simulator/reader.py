@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 import ml_dtypes
@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.unknown_fields import UnknownFieldSet
 
 from occ.compiler.ge_simulator.schema import model_class
+from occ.runtime.dataclass import dataclass
 
 # The enumeration of ge.proto, and that of ge::DataType, which attributes use.
 _PROTO_TYPES: dict[int, Any] = {

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from occ.compiler.ge_simulator.device import SimulatedDevice, precision_on, simulator
 from occ.compiler.ge_simulator.simulate import Simulator
+from occ.runtime.dataclass import dataclass
 from occ.runtime.device_part import DevicePart
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -39,6 +38,7 @@ from occ.compiler.ir.te.expr import (
 )
 from occ.compiler.ir.te.function import AnyStage, Check, Scatter, TeFunc, loads, reduce_axes
 from occ.compiler.ir.te.scatter_rows import running
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 Array = np.ndarray

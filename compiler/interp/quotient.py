@@ -8,13 +8,13 @@ unknown.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite, lcm
 from typing import Any
 
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
+from occ.runtime.dataclass import dataclass
 
 _LARGEST = 64  # denominator of a constant: 0.5 and 1/64 are exact, 0.1 is not what it appears to be
 

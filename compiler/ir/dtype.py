@@ -6,12 +6,12 @@ Names follow MLIR where MLIR has one (`f32`, `i64`, `f8e4m3fn`); `onnx` is the v
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cached_property
 
 import ml_dtypes
 import numpy as np
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.element_types import ELEMENT_TYPES
 
 

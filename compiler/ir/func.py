@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from occ.compiler.ir.dim import Dim, Sym, Symbol, monomial
 from occ.compiler.ir.op import Region, Value
+from occ.runtime.dataclass import dataclass
 
 DATA_LABEL = "?"  # label of a symbol that no input has
 

@@ -10,7 +10,6 @@ from __future__ import annotations
 import hashlib
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.te.function import Builder, TeFunc, Tensor
 from occ.compiler.ir.te.splice import splice
 from occ.compiler.ir.types import TensorType, Type
+from occ.runtime.dataclass import dataclass
 from occ.runtime.native.foreign import ForeignLibrary
 
 CODE = "OCC0615"

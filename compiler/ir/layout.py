@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from occ.compiler.ir.dim import Dim, ceildiv
+from occ.runtime.dataclass import dataclass
 
 _ALIASES = {"NCHW16c": "aBcd16b", "NCHW8c": "aBcd8b", "NCW16c": "aBc16b", "NCW8c": "aBc8b"}
 _NAMES = {tag: alias for alias, tag in _ALIASES.items()}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from graphlib import TopologicalSorter
 from html import escape
 from pathlib import Path
@@ -19,6 +19,7 @@ from occ.compiler.ir.shape import DATA_SYMBOL
 from occ.compiler.ir.spill_file import SpillFile
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType, Type
+from occ.runtime.dataclass import dataclass
 from occ.runtime.mapped_arrays import release
 
 _SHOWN = 400  # lines of a module shown in a notebook

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 from occ.compiler.ir.liveness import data_symbols, is_live
 from occ.compiler.ir.module import Module
@@ -12,6 +11,7 @@ from occ.compiler.ir.printer import op_text
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.verify import problems
 from occ.compiler.ir.verify_plan import plan_problems
+from occ.runtime.dataclass import dataclass
 
 Checker = Callable[[Module], Iterator[str]]
 LOWERED_OPS = frozenset({"alloc", "kernel", "view", "host", "foreign", "yield"})

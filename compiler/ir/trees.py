@@ -8,11 +8,12 @@ takes two nodes and membership a search among them. So one loop evaluates all fi
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid
+from occ.runtime.dataclass import dataclass
 
 Array = np.ndarray
 

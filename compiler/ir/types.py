@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, product, substitute
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.layout import ROW, Layout
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
@@ -10,6 +9,7 @@ from occ.compiler.cache.sources import source_digest, version_of
 from occ.compiler.diagnostics import error
 from occ.compiler.native_entry.kernel_abi import KernelAbi
 from occ.compiler.objects.processors import ARCHES, Arch, arch_of
+from occ.runtime.dataclass import dataclass
 from occ.runtime.manifest import Manifest
 
 # modules that this folder imports

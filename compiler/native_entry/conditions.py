@@ -6,8 +6,8 @@ The texts are for users without Python; `runtime.signature` reports the same for
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import MOST_COUNTED, DimExpr, in_order, symbols, text
 from occ.runtime.manifest import DimInfo, Manifest
 

@@ -9,10 +9,11 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from occ.compiler.native_entry.layout import Layout
 from occ.compiler.native_entry.plan import Routine
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import DimExpr
 from occ.runtime.manifest import Buffer, Step
 from occ.runtime.native.library import Dimension, type_of

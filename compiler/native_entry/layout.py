@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.native.call import EntryCall
 from occ.runtime.native.library import HalideBuffer
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Manifest, TensorInfo
 from occ.runtime.native.call import MOST_AXES

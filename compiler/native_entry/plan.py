@@ -6,10 +6,11 @@ This is plain data; nothing here knows LLVM.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from occ.compiler.native_entry.bounds import upper
 from occ.compiler.native_entry.output_shapes import Cases, Row
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import Buffer, Function, Plan
 from occ.runtime.signature import numpy_dtype

@@ -9,7 +9,6 @@ its kind of failure returned.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -26,6 +25,7 @@ from occ.compiler.native_entry.sizes import Size, Sizes, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import I1, I32, I64, PTR
 from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import DimExpr, symbols
 from occ.runtime.manifest import DimInfo, Step
 from occ.runtime.native.call import CHECK, DONE, KERNEL, MISFIT, NO_MEMORY, RANK_OF_VALUE

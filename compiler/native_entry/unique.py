@@ -5,7 +5,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from llvmlite import ir
@@ -16,6 +15,7 @@ from occ.compiler.native_entry.sizes import Size, i64
 from occ.compiler.native_entry.support import Support
 from occ.compiler.native_entry.types import DOUBLE, FLOAT, I1, I8, I16, I32, I64, PTR
 from occ.runtime.attributes import decode_attrs
+from occ.runtime.dataclass import dataclass
 from occ.runtime.manifest import Step
 from occ.runtime.signature import numpy_dtype
 

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.objects import elf, wasm
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

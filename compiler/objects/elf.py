@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from occ.compiler.objects.elf_object import ObjectFile, Relocation, Section, Symbol, exported
 from occ.compiler.objects.relocations import RELOCATIONS, LinkError, Relocations
+from occ.runtime.dataclass import dataclass
 
 __all__ = ["LinkError", "exported", "link"]
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from occ.compiler.objects.relocations import RELOCATIONS, LinkError
+from occ.runtime.dataclass import dataclass
 
 _64_BITS = 2
 _PROGBITS, _SYMTAB, _RELA, _NOBITS, _INIT_ARRAY, _FINI_ARRAY = 1, 2, 4, 8, 14, 15

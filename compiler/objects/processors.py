@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import platform
-from dataclasses import dataclass
 
 from occ.compiler.diagnostics import error
+from occ.runtime.dataclass import dataclass
 from occ.runtime.machine import KINDS
 
 

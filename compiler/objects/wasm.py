@@ -7,7 +7,8 @@ core specification.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+
+from occ.runtime.dataclass import dataclass
 
 MAGIC = b"\0asm\1\0\0\0"
 _CUSTOM, _IMPORT = 0, 2

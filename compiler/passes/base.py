@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import field, fields
 from typing import TYPE_CHECKING, ClassVar
 
 from occ.compiler.diagnostics import Sink
@@ -14,6 +14,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.option import Options
 from occ.compiler.targets.target import Target
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.compiler.passes.rules.rule import Rule

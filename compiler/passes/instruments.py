@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 from occ.compiler.diagnostics import shorten
@@ -13,6 +12,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text
 from occ.compiler.passes.base import Pass
 from occ.compiler.passes.manager import Ran
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass

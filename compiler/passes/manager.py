@@ -9,7 +9,7 @@ import time
 import traceback
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 from occ.compiler.diagnostics import CompileError, error
@@ -17,6 +17,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.printer import module_text, weight_bytes
 from occ.compiler.ir.verify import problems
 from occ.compiler.passes.base import Context, Pass
+from occ.runtime.dataclass import dataclass
 
 _LARGEST_INLINE = 16 << 20  # bytes of weights that a reproducer's text includes
 

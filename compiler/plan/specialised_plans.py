@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from occ.compiler.ir.module import Module, nodes_of
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.plan.plan import stored_weights
 from occ.runtime.artifact import weight_infos
+from occ.runtime.dataclass import dataclass
 from occ.runtime.manifest import Function, Manifest, Plan, Specialisation, Step
 
 _CALLED = ("then_branch", "else_branch", "body")  # attributes of steps that refer to functions

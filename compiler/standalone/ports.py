@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 
 from occ.compiler.native_entry.output_shapes import is_decided_by_runs
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import DimExpr, symbols, text
 from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.manifest import Manifest, TensorInfo

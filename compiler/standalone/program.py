@@ -6,7 +6,6 @@ import hashlib
 import shlex
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from importlib.resources import files
 from pathlib import Path
@@ -22,6 +21,7 @@ from occ.compiler.standalone.libocc import FLAGS, HALIDE, SHARED, compiler_for, 
 from occ.compiler.standalone.ports import Ports, glue, header, identifier
 from occ.compiler.standalone.systems import WASI, System, constant, module_flags, system_of
 from occ.runtime.artifact import Artifact
+from occ.runtime.dataclass import dataclass
 
 _LINKED_BYTES = 1 << 30  # maximum bytes of weights that are linked in: code reaches its constants within 2 GiB
 HEADERS = ("occ", "linked")  # names that no model can have: headers included by its sources

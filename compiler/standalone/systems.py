@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 
 from occ.compiler.objects.processors import Arch
+from occ.runtime.dataclass import dataclass
 
 _STACK = 1 << 20  # bytes: kernels keep tiles there, and wasm-ld reserves 64 KiB
 

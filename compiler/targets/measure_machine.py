@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 SIZES = tuple(1 << k for k in range(13, 27))  # bytes, from 8 KiB to 64 MiB
 _PAGE = 4096  # bytes of a page of memory

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Literal, Self
 
 from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import default_target
 from occ.compiler.targets.machine import Machine, machine_of
 from occ.compiler.targets.option import Options, option
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

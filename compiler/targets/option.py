@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import field, fields, replace
 from functools import cache
 from typing import Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import default_target
 from occ.compiler.targets.machine import Machine, machine_of
+from occ.runtime.dataclass import dataclass
 
 _BOOLS = ("true", "false", "on", "off", "1", "0")
 

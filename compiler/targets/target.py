@@ -6,7 +6,7 @@ Built-in ones and those of installed packages are defined and found in the same 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any, Protocol
 
 from occ.compiler.cache.cache import Cache
@@ -16,6 +16,7 @@ from occ.compiler.ir.op import Op
 from occ.compiler.objects.archive import NativeCode
 from occ.compiler.targets.option import Options
 from occ.runtime.artifact import Artifact
+from occ.runtime.dataclass import dataclass
 
 # Element types that kernels compute with, as te functions write them.
 KERNEL_TYPES = frozenset(["f64", "f32", "f16", "bf16", "bool", "i64", "i32", "i16", "i8", "u64", "u32", "u16", "u8"])
@@ -179,7 +180,7 @@ class Target:
     doc: str
     pipeline: Callable[[Any], Mapping[str, tuple[Any, ...]]]
     generate: Callable[[Build, Module], Generated]
-    options: Options = Options()  # noqa: RUF009 - it is frozen
+    options: Options = Options()
     texts: Mapping[str, Text] = field(default_factory=dict)
     dtypes: frozenset[str] = frozenset()
     operators: Callable[[], Mapping[str, str]] | None = None

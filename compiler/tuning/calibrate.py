@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from occ.compiler.codegen_cann.options import AscendOptions
@@ -13,6 +13,7 @@ from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.sessions import deferred_compiler
 from occ.compiler.ge_simulator.calibrate import Calibrator, Finding
 from occ.runtime.artifact import Artifact
+from occ.runtime.dataclass import dataclass
 from occ.runtime.open import open_artifact
 
 TOLERANCE = 0.01  # relative to a tensor's largest value: ten times what half precision costs one product

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.settings import Settings
@@ -13,6 +13,7 @@ from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.tuning.measure import machine_identity
 from occ.compiler.tuning.tune import Tuner, TuningResult, worth_looking_at
 from occ.compiler.tuning.workers import Facts, Workers
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,6 @@ import tempfile
 import time
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -22,6 +21,7 @@ from occ.compiler.debugging.random_tensors import random_array
 from occ.compiler.ir.dim import Symbol, evaluate, symbols
 from occ.compiler.ir.te.function import Param, TeFunc
 from occ.runtime.buffers import aligned_bytes
+from occ.runtime.dataclass import dataclass
 from occ.runtime.native.library import Dimension, HalideBuffer, Library, fill_buffer
 
 _NOMINAL = 64  # value of a symbolic size, halved until the operands fit a cache

@@ -11,7 +11,7 @@ import math
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 from itertools import product
 from statistics import median
@@ -31,6 +31,7 @@ from occ.compiler.targets.machine import Machine
 from occ.compiler.targets.registry import target_for
 from occ.compiler.tuning.isolated_call import isolated
 from occ.compiler.tuning.measure import Bench, Operands, alone, machine_identity
+from occ.runtime.dataclass import dataclass
 from occ.runtime.threads import thread_count
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from occ.compiler.native_entry.build import entry_code
 from occ.compiler.plan.plan import cpu_manifest
 from occ.compiler.targets.registry import get_target
 from occ.compiler.tuning.workers import Workers
+from occ.runtime.dataclass import dataclass
 
 _KERNELS = 64  # kernels that a process compiles: libHalide is loaded once for them
 

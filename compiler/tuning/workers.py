@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from occ.compiler.cache.cache import Cache
@@ -20,6 +20,7 @@ from occ.compiler.codegen_halide.kernels import Kernel, Setup
 from occ.compiler.codegen_halide.toolchain import toolchain
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.tuning.measure import machine_identity
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from distributed import Client

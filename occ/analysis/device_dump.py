@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +12,7 @@ from occ.analysis.oracles import CannotCompare
 from occ.analysis.rows import Row
 from occ.compiler.compare import difference
 from occ.runtime.artifact import Artifact
+from occ.runtime.dataclass import dataclass
 from occ.runtime.open import open_artifact
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from numbers import Real
 from typing import TYPE_CHECKING, Any
 
@@ -25,6 +25,7 @@ from occ.compiler.driver.source import is_text
 from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
 from occ.loading import load
+from occ.runtime.dataclass import dataclass
 from occ.runtime.signature import Signature
 
 if TYPE_CHECKING:

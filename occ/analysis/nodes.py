@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
+
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.compiler.driver.source import Source

@@ -12,7 +12,7 @@ import re
 import tempfile
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 
 from occ.analysis.onnx_graph import loaded, with_data
+from occ.runtime.dataclass import dataclass
 from occ.runtime.profile import (
     UNSTEADY,
     WIDTH,

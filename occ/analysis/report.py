@@ -10,7 +10,6 @@ import math
 import os
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from html import escape
 from importlib.resources import files
 from pathlib import Path
@@ -29,6 +28,7 @@ from occ.compiler.ir.stages import ORDER
 from occ.compiler.targets.default import DEFAULT
 from occ.inputs import random_inputs
 from occ.runtime.buffers import assign_offsets
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import evaluate, is_known
 from occ.runtime.profile import Event, Profile, disturbed, profile
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from hashlib import sha256
 from os.path import isfile
 from pathlib import Path
@@ -13,6 +12,7 @@ from occ.cli.options import Flags, project_rules
 from occ.compiler.cache.artifact_cache import ArtifactCache, Request
 from occ.compiler.cache.cache import Cache
 from occ.compiler.cache.file_stamps import Stamps
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

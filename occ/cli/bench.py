@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +15,7 @@ from occ.cli.artifact_options import check_as_built, check_sizes
 from occ.cli.console import json_line, progress, report_sizes
 from occ.cli.numbers import Whole
 from occ.inputs import given_inputs
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     import numpy as np

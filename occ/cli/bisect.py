@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -11,6 +10,7 @@ from occ.cli import options
 from occ.cli.console import json_line, say
 from occ.cli.numbers import Share
 from occ.inputs import named_arrays
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.compiler.debugging.bisect import Guilty

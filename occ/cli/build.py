@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from occ.cli.console import json_line, progress, say, show_error
 from occ.cli.numbers import Bytes, Number, Seconds
 from occ.cli.passes import Looking, pass_options_of_builds
 from occ.cli.resource_limits import bounded
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from occ.cli import options
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.compiler.driver.compilation import Compilation

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import shlex
-from dataclasses import dataclass, fields
+from dataclasses import fields
 
 import click
 
 from occ.cli import options
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

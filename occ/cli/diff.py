@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -11,6 +10,7 @@ from occ.cli import options
 from occ.cli.artifact_options import check_as_built
 from occ.cli.console import json_line, progress, report_sizes, say
 from occ.cli.numbers import Share
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.analysis.diff import Differences

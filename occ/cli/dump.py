@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 
 import click
@@ -10,6 +9,7 @@ import click
 from occ.cli import options
 from occ.cli.console import progress, say
 from occ.cli.passes import Looking, pass_options
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +14,7 @@ from occ.cli import options
 from occ.cli.console import say
 from occ.cli.numbers import Whole
 from occ.generation.embedding_folder import POOLINGS
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

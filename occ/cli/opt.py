@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +11,7 @@ from occ.cli import options
 from occ.cli.console import say
 from occ.cli.option_values import pairs
 from occ.cli.passes import Looking, pass_options
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.compiler.driver.plugins import Extensions

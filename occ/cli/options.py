@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 import tomllib
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from functools import wraps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +17,7 @@ from occ.cli.numbers import Whole
 from occ.cli.option_values import bounds_of, dims_of, pairs, shapes_of, sizes_in_turn
 from occ.compiler.targets.default import DEFAULT
 from occ.generation.names import DRAFT_TOKENS
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.compiler.driver.settings import Settings
@@ -30,10 +31,7 @@ target = click.option(
     "-t", "--target", default=DEFAULT, show_default=True, help="What to compile for; `occ targets` lists them."
 )
 threads = click.option(
-    "--threads",
-    type=Whole(1),
-    default=None,
-    help="Threads of a run; OCC_NUM_THREADS or all processors by default.",
+    "--threads", type=Whole(1), default=None, help="Threads of a run; OCC_NUM_THREADS or all processors by default."
 )
 
 draft = click.option(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import click
 from occ.cli import options
 from occ.cli.console import json_line, progress, report_sizes, say
 from occ.cli.numbers import Whole
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.quantization.comparison import Comparison

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,6 +9,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import json_line, progress, report_sizes, say
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session

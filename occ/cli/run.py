@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +19,7 @@ from occ.cli.deadline import Note, loops, run_within
 from occ.cli.numbers import Seconds, Whole
 from occ.cli.option_values import pairs
 from occ.inputs import given_inputs
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.runtime.session import Session

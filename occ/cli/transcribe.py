@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from pathlib import Path
 from typing import Literal
 
@@ -12,6 +12,7 @@ import click
 
 from occ.cli import options
 from occ.cli.console import say
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

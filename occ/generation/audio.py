@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 _PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE

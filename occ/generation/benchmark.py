@@ -6,7 +6,7 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from occ.generation.model_kinds import LanguageModel
 from occ.generation.open import find_or_build
 from occ.generation.peer_process import PeerProcess
 from occ.generation.peer_runtimes import PEER_RUNTIMES, CannotGenerate
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 PEERS = tuple(name for name in PEER_RUNTIMES if name != "occ")

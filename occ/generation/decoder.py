@@ -5,13 +5,13 @@ from __future__ import annotations
 import threading
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
 
 from occ.generation.names import IDS, KEY_BLOCK, LOGITS, STARTS, is_cache, presents_of
 from occ.runtime.buffers import aligned_zeros
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 from occ.runtime.signature import numpy_dtype

@@ -7,13 +7,14 @@ Source: the modules of sentence-transformers (`modules.json`, `1_Pooling/config.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from occ.generation.folder import model_file, read_object
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 # The setting of each method in `1_Pooling/config.json`; several are concatenated, in this order.

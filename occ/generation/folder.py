@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from occ.compiler.frontend.architectures.gguf_container import ContainerError, read_container
 from occ.generation.gguf_vocabulary import end_tokens, special_tokens, tokenizer_json
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 # Locations of the model, best first; optimum splits some into a decoder for the prompt and one with a past.

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 import numpy as np
@@ -15,6 +14,7 @@ from occ.generation.drafts import Drafts
 from occ.generation.names import KEY_BLOCK
 from occ.generation.sampling import Sampler, Sampling
 from occ.generation.tokenizer import TextStream
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from functools import cached_property
 
 import numpy as np
 
 from occ.generation.candidates import draw, leading, with_greatest
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 LARGEST = 1e30  # of what logits are multiplied by, or added to, in f32

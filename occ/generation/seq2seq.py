@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from occ.generation.names import IDS, LOGITS
 from occ.generation.open import open_prepared
 from occ.generation.requests import GenerationRequest, continued
 from occ.runtime.buffers import aligned_zeros
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 from occ.runtime.signature import numpy_dtype

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, Literal
 
@@ -18,6 +18,7 @@ from occ.generation.audio import MelSpectrogram, read_sound
 from occ.generation.folder import read_object
 from occ.generation.seq2seq import CrossDecoder, Seq2Seq, Seq2SeqFiles
 from occ.generation.tokenizer import Tokenizer
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 Task = Literal["transcribe", "translate"]

@@ -6,7 +6,7 @@ import ctypes as c
 import logging
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from occ.compiler.diagnostics import CompileError, error
 from occ.onnxruntime.claims import Claimed
 from occ.onnxruntime.device_groups import DeviceGroups, Group, reason_text
 from occ.onnxruntime.ortgraph import GraphFacts, read_graph
+from occ.runtime.dataclass import dataclass
 
 NAME = "OccAscendExecutionProvider"
 _SHOWN = 8  # nodes that a message lists

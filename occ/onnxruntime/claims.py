@@ -6,7 +6,7 @@ import ctypes as c
 import logging
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +19,7 @@ from occ.onnxruntime import policy
 from occ.onnxruntime.background import REFUSED, start
 from occ.onnxruntime.compile_group import compile_group
 from occ.onnxruntime.ortgraph import GraphFacts, read_graph
+from occ.runtime.dataclass import dataclass
 
 log = logging.getLogger("occ.onnxruntime")
 PENDING = Path()  # the artifact of a group that is not compiled yet

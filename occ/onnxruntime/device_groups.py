@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from os.path import isfile
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ from occ.compiler.diagnostics import CompileError, error, shorten
 from occ.compiler.frontend.signature import label_of
 from occ.onnxruntime import policy
 from occ.onnxruntime.ortgraph import GraphFacts
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import evaluate
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Manifest

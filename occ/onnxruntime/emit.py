@@ -6,7 +6,7 @@ import ctypes as c
 import os
 import shutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -25,6 +25,7 @@ from occ.onnxruntime.claims import Claims
 from occ.onnxruntime.device_groups import DeviceGroups, reason_text
 from occ.onnxruntime.library import get_library_path
 from occ.onnxruntime.ortgraph import GraphFacts
+from occ.runtime.dataclass import dataclass
 from occ.runtime.version import occ_version
 
 SOURCE = "OccExecutionProvider"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -12,6 +11,7 @@ from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.codegen_halide.toolchain import compiler, run_all
 from occ.compiler.prebuilt import made_of, prebuilt
 from occ.compiler.standalone.libocc import SHARED, SYSTEM, libocc, sources
+from occ.runtime.dataclass import dataclass
 
 NAME, ASCEND = "libocc-onnxruntime.so", "libocc-onnxruntime-ascend.so"
 FLAGS = ("-std=c++17", "-O2", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Wno-missing-field-initializers")

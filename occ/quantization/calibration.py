@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +12,7 @@ from onnx import GraphProto, ValueInfoProto, helper
 
 from occ.compiler.diagnostics import closest, shorten
 from occ.inputs import arrays_of
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 Arrays = Mapping[str, np.ndarray]

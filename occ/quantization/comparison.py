@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, field
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from onnx import ModelProto
 from occ.benchmark import PEERS, Timing, measure
 from occ.compiler.compare import difference
 from occ.quantization.losses import Loss
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.profile import UNSTEADY
 from occ.runtime.session import Session

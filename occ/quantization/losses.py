@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from onnx import ModelProto, NodeProto, ValueInfoProto, helper
 
 from occ.analysis.onnx_graph import exposed, reads, value_types
 from occ.quantization.prepare import is_coded
+from occ.runtime.dataclass import dataclass
 
 Arrays = Mapping[str, np.ndarray]
 

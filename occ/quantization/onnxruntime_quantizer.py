@@ -6,7 +6,6 @@ import io
 import logging
 from collections.abc import Generator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
@@ -17,6 +16,7 @@ from occ.compiler.diagnostics import CompileError, closest, error, shorten
 from occ.quantization.calibration import Reader, Samples
 from occ.quantization.prepare import named, nodes_of
 from occ.quantization.settings import BITS, METHODS, QuantizationRequest, form_of
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 _PASSED_ON = ("AveragePool", "Clip", "LeakyRelu", "MaxPool", "Relu")

@@ -6,7 +6,6 @@ import os
 import tempfile
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -22,6 +21,7 @@ from occ.quantization.calibration import Data, Samples, samples_of
 from occ.quantization.onnxruntime_quantizer import quiet, run_quantizer
 from occ.quantization.prepare import prepared, saved
 from occ.quantization.settings import BITS, Method, QuantizationRequest, Weights
+from occ.runtime.dataclass import dataclass
 
 if TYPE_CHECKING:
     from occ.quantization.losses import Loss

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 from occ.compiler.diagnostics import error
 from occ.compiler.targets.registry import get_target
+from occ.runtime.dataclass import dataclass
 
 Weights = Literal["int8", "int4"]
 Method = Literal["minmax", "entropy", "percentile"]

@@ -12,11 +12,11 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
 from occ.inputs import free_dims, random_inputs
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.session import Session
 

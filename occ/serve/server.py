@@ -4,13 +4,13 @@ import asyncio
 import json
 import tempfile
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from mlserver import MLServer  # pyright: ignore[reportMissingImports, reportAttributeAccessIssue] - an extra
 from mlserver.settings import ModelSettings, Settings  # pyright: ignore[reportMissingImports]
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.threads import default_threads
 from occ.serve.rest import EXTENSIONS, RestFront

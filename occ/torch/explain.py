@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from occ.runtime.dataclass import dataclass
 from occ.torch.library import torch_module
 
 

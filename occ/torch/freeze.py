@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
+from occ.runtime.dataclass import dataclass
 from occ.torch.library import torch_module
 
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import threading
 from bisect import insort
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 # AscendCL's requirements for memory managed by the caller: blocks start at 64 bytes (128 in older releases), and the

@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -23,6 +22,7 @@ from occ.runtime.acl.prototypes import (
     ImageSizes,
     IODims,
 )
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 Shape = tuple[int, ...]

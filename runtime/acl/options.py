@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from occ.runtime.acl.arena import POWER_OF_TWO, STRATEGIES
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 

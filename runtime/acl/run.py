@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from occ.runtime.acl.model import Shape
 from occ.runtime.acl.owner import Owner
 from occ.runtime.acl.parts import Loaded, Part, PartStore
 from occ.runtime.acl.singleop import OperatorLaunch, OperatorModel
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.resident import Resident
 from occ.runtime.signature import numpy_dtype

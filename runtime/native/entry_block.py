@@ -6,13 +6,14 @@ import ctypes
 import weakref
 from collections import deque
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from occ.runtime.buffers import ALIGNMENT, aligned_bytes, raw_bytes
+from occ.runtime.dataclass import dataclass
 from occ.runtime.manifest import Manifest
 from occ.runtime.native.call import ABI, EntryCall
 from occ.runtime.native.callback import Callback

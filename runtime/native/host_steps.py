@@ -5,13 +5,13 @@ from __future__ import annotations
 import ctypes
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from math import prod
 from typing import Any
 
 import numpy as np
 
 from occ.runtime.buffers import aligned
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import Buffer, Manifest, Plan, Step
 from occ.runtime.native.call import BEGIN, END, FIND, OUTPUT, STORE, UNKNOWN, EntryCall, symbol_names

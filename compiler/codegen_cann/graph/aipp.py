@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 
 from occ.compiler.diagnostics import CompileError, closest, error
+from occ.runtime.dataclass import dataclass
 
 _CHANNELS = {"YUV420SP_U8": 3, "RGB888_U8": 3, "YUV400_U8": 1}
 _SWITCHES = ("crop", "padding", "csc_switch", "rbuv_swap_switch", "resize", "ax_swap_switch", "single_line_mode")

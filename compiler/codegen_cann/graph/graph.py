@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.formats import TYPES, occ_type, stored_size
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
 
 from occ.compiler.codegen_cann.graph.fusion_passes import replacement
 from occ.compiler.codegen_cann.graph.graph import Graph, Node
+from occ.runtime.dataclass import dataclass
 
 RELEASE = "8.1.RC1"  # of `kernels.json`
 FLOATS = ("FLOAT", "FLOAT16", "BF16")

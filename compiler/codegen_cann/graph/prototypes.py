@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 from functools import cache
 from importlib.resources import files
 from typing import Any
+
+from occ.runtime.dataclass import dataclass
 
 RELEASES = ("2021-01", "2021-10", "2022-09", "2023-03", "2023-11", "2025-06", "2026-08")
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from math import gcd
 
 from occ.compiler.codegen_cann.graph.gears import input_shape
@@ -18,6 +17,7 @@ from occ.compiler.diagnostics import error, shorten
 from occ.compiler.ir.dim import Sym, Symbol, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.types import TensorType
+from occ.runtime.dataclass import dataclass
 
 _FORM = re.compile(r"(\d+)\.\.(\d+)(?::(\d+))?|(\?)")
 _FOLLOWS = re.compile(r"(.*\S)\s*\+\s*(\d+)")

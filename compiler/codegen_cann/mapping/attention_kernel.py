@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from occ.compiler.codegen_cann.graph.graph import Desc, Node, Ref
 from occ.compiler.codegen_cann.mapping.chip import HALF_MODES
 from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.matching import Users, constant, either, made_by, scalar
+from occ.runtime.dataclass import dataclass
 
 _MOST_HEADS, _WIDEST_HEAD, _MOST_BATCH, _ALIGNED = 256, 512, 128, 16
 _FORBIDDEN = -1e4  # a mask value below this forbids a key

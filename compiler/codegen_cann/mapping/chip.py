@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from occ.compiler.codegen_cann.graph.kernels import KernelTable
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,6 @@ Everything else is left to `qlinear`.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -18,6 +17,7 @@ from occ.compiler.codegen_cann.mapping.emitter import Emitter
 from occ.compiler.codegen_cann.mapping.quantize import signed
 from occ.compiler.codegen_cann.mapping.window import padded, window_pads
 from occ.compiler.ir.op import Op
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,13 @@ import shutil
 import subprocess
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 from occ.compiler.cache.cache import Cache, digest
 from occ.compiler.diagnostics import error, shorten
 from occ.runtime.artifact import Artifact
+from occ.runtime.dataclass import dataclass
 from occ.runtime.device_part import DevicePart
 from occ.runtime.release import read_release
 

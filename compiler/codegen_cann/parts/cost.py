@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import cache
 from math import prod
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from occ.compiler.codegen_cann.graph.formats import stored_size
 from occ.compiler.codegen_cann.graph.graph import Graph, Node
+from occ.runtime.dataclass import dataclass
 
 _CALL = 50e-6  # seconds to start a part and to wait for it
 _PRODUCTS = ("BatchMatMul", "Conv", "MatMul", "WeightQuantBatchMatmul")

@@ -9,12 +9,13 @@ combinations are tried, and the one with the fewest parts, then the fewest bytes
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 
 from occ.compiler.ir.liveness import captured_values
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.types import TensorType
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(eq=False)

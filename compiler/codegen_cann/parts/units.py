@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict
 from typing import Any
 
 from occ.compiler.codegen_cann.graph.graph import Graph, Node
 from occ.compiler.codegen_cann.graph.kernels import KernelTable, is_dynamic
 from occ.compiler.diagnostics import Diagnostic, shorten
+from occ.runtime.dataclass import dataclass
 
 # Operators of the matrix unit; the rest of AI Core is the vector unit.
 _MATRIX = frozenset(

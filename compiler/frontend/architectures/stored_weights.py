@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from occ.compiler.frontend.architectures.description import Decoder
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache, reduce
 from math import gcd
 from typing import Any
+
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

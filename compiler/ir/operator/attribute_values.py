@@ -7,12 +7,12 @@ this: inference validates every node here before it applies the operator's defin
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from occ.compiler.diagnostics import Invalid, shorten
 from occ.compiler.ir.dtype import BF16, F16, F32, F64, DType
 from occ.compiler.ir.operator.onnx_values import DTYPE_ATTRS
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

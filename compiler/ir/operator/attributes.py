@@ -6,11 +6,11 @@ A schema is written as names with kinds: `te=text dims=sizes? *`. `?` marks opti
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 from occ.compiler.ir.dim import Sym
 from occ.compiler.ir.dtype import DType
+from occ.runtime.dataclass import dataclass
 
 
 def _is(*types: type) -> Callable[[Any], bool]:

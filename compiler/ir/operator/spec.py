@@ -1,16 +1,15 @@
 """What an operator is: its signature from `onnx.defs`, its body and its shape function.
 
 The latter are `infer` and one *meaning*: a te `body`, a `composite` of other operators, a `host` routine, its regions,
-or a user's `kernel`.
-`@op` turns a class that holds them as plain functions into an `OpSpec`; packages export theirs in `ALL`. A type checker
-takes the first parameter of such a function for an instance of the class, so modules of operators disable the checks
-that object to it.
+or a user's `kernel`. `@op` turns a class that holds them as plain functions into an `OpSpec`; packages export theirs in
+`ALL`. A type checker takes the first parameter of such a function for an instance of the class, so modules of operators
+disable the checks that object to it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from types import MappingProxyType, SimpleNamespace
 from typing import Any
@@ -29,6 +28,7 @@ from occ.compiler.ir.operator.onnx_release import check_release
 from occ.compiler.ir.operator.onnx_values import attr_kind, attr_value
 from occ.compiler.ir.operator.random_shapes import Sample
 from occ.compiler.ir.operator.ranks import Rank
+from occ.runtime.dataclass import dataclass
 
 OLDEST = 7  # of the operator sets whose operand types are used
 MEANINGS = ("body", "composite", "host", "region", "kernel")

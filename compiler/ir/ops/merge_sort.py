@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from operator import add
 
@@ -12,6 +11,7 @@ from occ.compiler.ir.dtype import I32, I64
 from occ.compiler.ir.te.expr import Carried, Expr, binary, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.expr import minimum as least_of
 from occ.compiler.ir.te.function import Builder, Tensor
+from occ.runtime.dataclass import dataclass
 
 BLOCK = 256  # elements ranked directly: each is compared with each
 _MOST = 1 << 31  # elements of an axis, as native code counts them

@@ -4,10 +4,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from occ.compiler.ir.op import Value
+from occ.runtime.dataclass import dataclass
 
 # name -> (builder, x, alpha, beta) -> result, and the defaults of alpha and beta (ONNX RNN, "Activation functions")
 ACTIVATIONS: dict[str, tuple[Callable[..., Any], float, float]] = {

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from fractions import Fraction
 from math import isfinite, lcm
 from typing import Any
@@ -17,6 +16,7 @@ from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.shape import normalize_axes
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Tensor
+from occ.runtime.dataclass import dataclass
 
 EXACT = "exact_resize"
 

@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import reduce
 from itertools import product
 from operator import add
@@ -20,6 +19,7 @@ from occ.compiler.ir.shape import equal_dims, equal_shapes, show_shape
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, call, cast, clamp, equal, literal, maximum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
+from occ.runtime.dataclass import dataclass
 
 _TAPS = 16  # neighbours of a point that are unrolled in an expression, so that vectors run along the points
 CUBIC_A = -0.75  # of Keys' cubic convolution, with PyTorch's value

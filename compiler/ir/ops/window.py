@@ -4,7 +4,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid, Unresolved
@@ -19,6 +18,7 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, literal, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.roles import CONV
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -15,11 +15,12 @@ of bounds; but not inside a `Reduce` on such a side, which is always computed.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import Any
 
 from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import BOOL, I32, I64, DType
+from occ.runtime.dataclass import dataclass
 
 
 class Expr:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from functools import cached_property
 
 from occ.compiler.ir.dim import Dim, upper
@@ -34,6 +34,7 @@ from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.te.walks import children, of_kind
 from occ.compiler.ir.types import TensorType
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)
@@ -263,27 +264,8 @@ class Tensor:
         return self[tuple(literal(0, I64) if upper(n) == 1 else i for i, n in zip(mine, self.shape, strict=True))]
 
 
-RESERVED = frozenset(
-    {
-        *REDUCTIONS,
-        *CALLS,
-        "carried",
-        "rem",
-        "shl",
-        "shr",
-        "dim",
-        "loc",
-        "role",
-        "check",
-        "schedule",
-        "halide",
-        "hint",
-        "true",
-        "false",
-        "inf",
-        "nan",
-    }
-)
+_WORDS = "carried rem shl shr dim loc role check schedule halide hint true false inf nan"
+RESERVED = frozenset({*REDUCTIONS, *CALLS, *_WORDS.split()})
 
 
 class Builder:

@@ -7,7 +7,7 @@ source of the elements is fixed, so they are read as vectors.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cmp_to_key
 from itertools import pairwise
 
@@ -18,6 +18,7 @@ from occ.compiler.ir.te.expr import Axis, Binary, Expr, Index, wrap
 from occ.compiler.ir.te.function import TeStage
 from occ.compiler.ir.te.index import axis_symbols, is_axis, simplify, to_dim
 from occ.compiler.ir.te.walks import transform, walk
+from occ.runtime.dataclass import dataclass
 
 MOST = 32  # maximum number of parts; more would make the code explode
 

@@ -7,7 +7,7 @@ code uses facts (`facts_of_role`).
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from occ.runtime.dataclass import dataclass
 
 _WINOGRAD = ("columns", "input", "sum", "products", "rows", "output")
 _STRASSEN = ("left", "sum", "products", "result")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import gcd
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, Sym, build, cases, lower, split_constant, terms_of, upper
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ its code in a u8, decoded by integer arithmetic where it is converted or compare
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
@@ -31,6 +31,7 @@ from occ.compiler.ir.te.expr import (
     where,
 )
 from occ.compiler.ir.te.function import AnyStage, Check, Param, Scatter, TeFunc
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

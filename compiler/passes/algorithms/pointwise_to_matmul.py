@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -16,6 +15,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.typical_sizes import nominal_count
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 _LEAST = 64  # positions: vectors run along them
 _MOST = 128  # channels that are read: products with more take as long as the copies save

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.dtype import F16, F32, I8
@@ -12,6 +11,7 @@ from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
@@ -15,6 +14,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.ir.typical_sizes import nominal, nominal_count
 from occ.compiler.passes.algorithms.per_item_part import PerItemPart
 from occ.compiler.passes.base import Context, Pass
+from occ.runtime.dataclass import dataclass
 
 _LEAST_FILL = (
     0.25  # of the caches, by the largest activations of a slice: less work for a core costs more than it saves

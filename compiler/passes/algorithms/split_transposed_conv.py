@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from itertools import product
 from math import prod
 from typing import ClassVar
@@ -19,6 +18,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.te.function import Tensor
 from occ.compiler.passes.algorithms.split_groups import LEAST_CHANNELS, MOST_GROUPS
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

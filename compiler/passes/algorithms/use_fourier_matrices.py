@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import gcd
 from typing import ClassVar
 
@@ -20,6 +19,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.algorithms.chirp_transform import by_chirp
 from occ.compiler.passes.algorithms.two_step_fourier import in_two_steps, two_factors
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 _LARGEST = 1 << 22  # elements of a matrix
 _PIECES = 64  # of a frame: each is copied by its own step

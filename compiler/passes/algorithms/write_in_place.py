@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.func import Func
@@ -11,6 +10,7 @@ from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import normalize_axis
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 _KEYS = 2  # the axis along which the caches of GroupQueryAttention grow
 

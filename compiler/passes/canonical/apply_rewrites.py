@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import field
 from typing import ClassVar
 
 from occ.compiler.diagnostics import error
@@ -14,6 +14,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import replace
 from occ.compiler.passes.rules.rule import Rewrite, Rule, in_order
+from occ.runtime.dataclass import dataclass
 
 _DEEPEST = 16  # rewrites of rewritten ops; rules that undo each other hit this limit
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -23,6 +22,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.canonical_rules import ALL
 from occ.compiler.passes.canonical.scan_axes import scan_first_axes
 from occ.compiler.passes.rules.replace import PatternRule
+from occ.runtime.dataclass import dataclass
 
 
 def dropout(op: Op, rw: Rewriter) -> bool:

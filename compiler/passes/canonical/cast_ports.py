@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.diagnostics import closest, error, shorten
@@ -13,6 +12,7 @@ from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 _TYPES: dict[str, DType] = {
     "FP32": F32, "FP16": F16, "UINT8": U8, "INT8": I8, "INT16": I16, "UINT16": U16, "INT32": I32, "UINT32": U32,

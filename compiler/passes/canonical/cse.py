@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.attribute_keys import frozen
@@ -11,6 +10,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Region, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 _NAMES = ("defines", "upper_bounds")  # attributes that only name the operands
 _SMALL = 1024  # maximum bytes of a constant worth comparing

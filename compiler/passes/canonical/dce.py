@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.rewriter import erase_dead
 from occ.compiler.passes.base import Context, Pass
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -23,6 +22,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import Assumed, collecting, depends_on_data
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 _LARGE = 1 << 22  # elements of a result that numpy sweeps in half a second

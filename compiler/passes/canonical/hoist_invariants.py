@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import ClassVar, TypeVar
 
 from occ.compiler.ir.func import Func
@@ -11,6 +10,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 T = TypeVar("T")
 

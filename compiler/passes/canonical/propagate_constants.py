@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from occ.compiler.ir.build_te import static_elements
 from occ.compiler.ir.builder import GraphBuilder
 from occ.compiler.ir.dtype import F32, I8, U8, DType
 from occ.compiler.ir.op import Op, Value, Weight
+from occ.runtime.dataclass import dataclass
 
 BYTES = (U8, I8)
 _ACCUMULATORS = np.iinfo(np.int32)

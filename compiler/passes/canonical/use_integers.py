@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -13,6 +12,7 @@ from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.rewriter import OpRule, Rewriter
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.quantised import Codes, alone, bias_codes, codes_of, same_scale, without_cut
+from occ.runtime.dataclass import dataclass
 
 
 def product(op: Op, rw: Rewriter) -> bool:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.builder import expand_composite
@@ -16,6 +15,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import Assumed, collecting, depends_on_data
 from occ.compiler.ir.types import TensorType, Type
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

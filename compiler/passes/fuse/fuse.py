@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import ClassVar
 
 from occ.compiler.ir.access import access
@@ -19,6 +19,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.fuse.outline import outline, results_of
 from occ.compiler.passes.fuse.structural_key import structural_key
+from occ.runtime.dataclass import dataclass
 
 OPAQUE, MAP, REDUCTION, CONTRACTION = "opaque", "map", "reduction", "contraction"
 

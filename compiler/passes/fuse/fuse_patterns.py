@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from occ.compiler.diagnostics import Invalid
@@ -17,6 +16,7 @@ from occ.compiler.passes.fuse.use_kernels import kernel_attrs
 from occ.compiler.passes.rules.matcher import Matcher
 from occ.compiler.passes.rules.replace import sorted_ops
 from occ.compiler.passes.rules.rule import Fusion, Match, in_order
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,6 +15,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.fuse.outline import outline_foreign
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

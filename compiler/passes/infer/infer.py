@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -46,6 +46,7 @@ from occ.compiler.passes.infer.size_bounds import set_size_bounds
 from occ.compiler.passes.infer.solve import solve
 from occ.compiler.passes.infer.split_on_rank import set_shape_conditions, split_cases
 from occ.compiler.passes.infer.unify_ranks import unify_ranks
+from occ.runtime.dataclass import dataclass
 
 _CASES = 32  # rounds of splitting on sizes that decide ranks
 _STEPS = (

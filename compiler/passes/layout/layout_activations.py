@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from occ.compiler.ir.access import ANY, CHANNELS, FIRST, PLANES, ROWS, access, reads, writes
@@ -14,6 +13,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.layout.absorb_views import absorb, layout_of_order, ranked, reshaped_order
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.access import reads
@@ -12,6 +11,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

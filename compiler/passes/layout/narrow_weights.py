@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import ml_dtypes
@@ -13,6 +12,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass
+from occ.runtime.dataclass import dataclass
 
 _MOST_ROWS = 8  # with more rows, multiply-adds dominate, and widening adds to them
 _PIECE = 1 << 20  # elements compared at a time

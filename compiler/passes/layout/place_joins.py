@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import ClassVar
 
 from occ.compiler.ir.build_te import build_te
@@ -17,6 +17,7 @@ from occ.compiler.ir.te.function import Scatter
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.layout.use_joins import Claims, axis_of, mostly
 from occ.runtime.buffers import ALIGNMENT
+from occ.runtime.dataclass import dataclass
 
 _SHORTEST = 8  # elements per row; below this, kernels that access partial rows lose more than a copy costs
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from occ.compiler.ir.access import access
@@ -14,6 +13,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, normalize_axis
 from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Context, Pass
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

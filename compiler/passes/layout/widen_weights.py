@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -13,6 +12,7 @@ from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op
 from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.base import Context, Pass
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

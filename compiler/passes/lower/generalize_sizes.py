@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from occ.compiler.ir.module import Module
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.lower.lower_te import kernel_name
 from occ.compiler.passes.te.generalize import General, generalized
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Hashable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 from occ.compiler.diagnostics import shorten
@@ -25,6 +25,7 @@ from occ.compiler.passes.te.collapse import collapse
 from occ.compiler.passes.te.inline import inline, materialised
 from occ.compiler.passes.te.physical import physical
 from occ.compiler.passes.te.product_operands import arrange_operands
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from occ.compiler.ir.dim import Dim, symbols
@@ -19,6 +18,7 @@ from occ.compiler.ir.verify_plan import STEPS
 from occ.compiler.passes.base import Context, Pass
 from occ.compiler.passes.layout.use_joins import axis_of
 from occ.runtime.buffers import assign_offsets
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

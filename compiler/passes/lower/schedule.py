@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import ClassVar
 
@@ -20,6 +20,7 @@ from occ.compiler.passes.schedule.finish.variant_conditions import name_conditio
 from occ.compiler.passes.schedule.normalise.separate_reductions import separate_reductions
 from occ.compiler.passes.schedule.rules.fallback import FALLBACK
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

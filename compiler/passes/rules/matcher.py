@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from itertools import permutations
 from typing import Any
 
@@ -21,6 +21,7 @@ from occ.compiler.passes.rules.pattern import (
     Shared,
     Variable,
 )
+from occ.runtime.dataclass import dataclass
 
 _MOST_PERMUTED = 4  # operands of a commutative op for which every order is tried
 

@@ -7,7 +7,7 @@ A pattern describes one value. `Patterns`, the `p` of a rule, makes them: `p.Rel
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from difflib import get_close_matches
 from typing import Any
 
@@ -16,6 +16,7 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.operator.registry import builtin
 from occ.compiler.ir.operator.spec import OpSpec
+from occ.runtime.dataclass import dataclass
 
 Predicate = Callable[[Any], Any]
 

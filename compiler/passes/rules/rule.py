@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any, Protocol
 
@@ -23,6 +22,7 @@ from occ.compiler.passes.rules.pattern import (
     Result,
     Shared,
 )
+from occ.runtime.dataclass import dataclass
 
 STAGES = ("inferred", "canonical", "fused")  # stages in which rewrites can be applied
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from time import perf_counter
 from typing import overload
 
@@ -14,6 +14,7 @@ from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.te.verify import te_problems
 from occ.compiler.passes.rules.rule import failed
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

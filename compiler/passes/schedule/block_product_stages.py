@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from occ.compiler.ir.dtype import I8, I16, I32, U8
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Index, Load, Reduce
 from occ.compiler.ir.te.function import TeFunc, TeStage, loads
 from occ.compiler.ir.te.walks import walk
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

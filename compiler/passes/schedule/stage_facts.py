@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cached_property
 from operator import is_
 
@@ -23,6 +23,7 @@ from occ.compiler.passes.schedule.gathered_rows import sampled_rows
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.te.inline import homes_of, materialised
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 FEW_ROWS = 2  # rows of a product up to which one at a time is faster than a tile of eight: each loads all weights
 

@@ -6,7 +6,7 @@ The result is checked, not trusted: with the numbers substituted back it must eq
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from math import lcm
 from operator import is_
 
@@ -29,6 +29,7 @@ from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, l
 from occ.compiler.passes.te.measured_extents import SMALL, code_tables, measured_axes, short_parts
 from occ.compiler.passes.te.scaled_dims import scaled
 from occ.compiler.passes.te.uniform_loops import uniform_loops
+from occ.runtime.dataclass import dataclass
 from occ.runtime.dims import MOST_COUNTED
 
 _NEAR = 8  # how much a derived size may differ from a multiple of another one: borders of windows

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from typing import NamedTuple
 
 from occ.compiler.ir.dim import Dim, symbol
@@ -15,6 +15,7 @@ from occ.compiler.ir.te.walks import transform, walk
 from occ.compiler.passes.te.certain_reads import is_bordered_row
 from occ.compiler.passes.te.dim_names import is_product
 from occ.compiler.passes.te.measured_extents import SMALL
+from occ.runtime.dataclass import dataclass
 
 _AtCall = Callable[[int], Expr]  # a new dim of a value
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import field
 from math import lcm
 
 from occ.compiler.ir.dim import Sym, is_multiple
@@ -11,6 +11,7 @@ from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import AtMost, Directive
 from occ.compiler.ir.te.walks import of_kind
+from occ.runtime.dataclass import dataclass
 
 _ANY = ("GuardWithIf", "Predicate", "PredicateLoads", "PredicateStores")  # tails for extents of any length
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, Sym, ceildiv, maximum, product
 from occ.compiler.ir.te.expr import Index
 from occ.compiler.ir.te.function import AnyStage, Param, TeFunc, loads
 from occ.compiler.ir.te.schedule import Arg, Directive
 from occ.compiler.ir.te.walks import walk
+from occ.runtime.dataclass import dataclass
 
 _RULE = "packed_contraction"
 _ROW = [(call, 0, "elementwise") for call in ("split", "vectorize", "parallel")]  # of a long row that threads share

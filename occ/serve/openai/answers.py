@@ -5,11 +5,12 @@ from __future__ import annotations
 import time
 import uuid
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from itertools import accumulate
 from typing import Any
 
 from occ.generation.requests import GenerationRequest, TokenLogprob
+from occ.runtime.dataclass import dataclass
 from occ.serve.openai.tools import Call, ToolParser
 
 Decode = Callable[[int], str]  # the text of one token

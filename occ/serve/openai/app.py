@@ -5,7 +5,6 @@ import hmac
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
 from typing import Any
 
 from fastapi import FastAPI, Request
@@ -17,6 +16,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from occ.generation.embedding import TextEncoder
 from occ.generation.language_model import LanguageModel
 from occ.generation.tokenizer import Tokenizer
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.serve.openai.encoders import EncoderService
 from occ.serve.openai.errors import ErrorResponse, add_errors

@@ -6,13 +6,13 @@ import asyncio
 import json
 import uuid
 from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from occ.generation.batch_scheduler import BatchScheduler
 from occ.generation.grammar import ANY_OBJECT, Grammar, Grammars
 from occ.generation.language_model import LanguageModel
 from occ.generation.requests import GenerationRequest, TokenLogprob
+from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 from occ.serve.openai.protocol import ChatRequest, Generation, Message, ResponseFormat, Sampled
 from occ.serve.openai.tools import forced_call

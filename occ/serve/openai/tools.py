@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
+
+from occ.runtime.dataclass import dataclass
 
 # How models begin a call: Hermes and Qwen, Mistral, Llama. Bare JSON at the beginning of an answer counts too.
 _OPENERS = ("<tool_call>", "[TOOL_CALLS]", "<|python_tag|>")

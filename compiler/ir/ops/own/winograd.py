@@ -12,7 +12,6 @@ convolution; the usual points 0, +-1, +-2 lose four times as much.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import cache
 from math import prod, sqrt
 from typing import Any
@@ -27,6 +26,7 @@ from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, equal, literal, where
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.roles import WINOGRAD
+from occ.runtime.dataclass import dataclass
 
 SIZE, SMALL = 6, 4  # sides of the input tile, and numbers of points
 _COLUMNS = 2048  # of a product: they stay in cache, and BLAS uses one thread for them (two take eight times as long)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import gcd
 
 from occ.compiler.ir.dim import Dim, lower
@@ -20,6 +20,7 @@ from occ.compiler.passes.schedule.loops import row_tail
 from occ.compiler.passes.schedule.stage_facts import fixed, stages_by_role
 from occ.compiler.passes.schedule.variants.variant import copied, reading
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 Level = tuple[str, Loop]  # a stage, and the loop of it in which another stage is computed
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Index, Load
 from occ.compiler.ir.te.function import Param, TeFunc, TeStage
 from occ.compiler.ir.te.walks import replace_indices, walk
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

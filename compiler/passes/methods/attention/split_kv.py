@@ -6,7 +6,7 @@ scores would be a page or more apart, and each store would wait for memory.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import reduce
 
 from occ.compiler.ir.dim import Dim, ceildiv
@@ -15,6 +15,7 @@ from occ.compiler.ir.te.function import TeStage, position
 from occ.compiler.ir.te.functions import decay
 from occ.compiler.ir.te.roles import ATTENTION, KEYS_OF_CHUNK, PEAK
 from occ.compiler.ir.te.walks import replace_indices, transform
+from occ.runtime.dataclass import dataclass
 
 _STEP = 16  # keys per chunk are a multiple of this, or of the number whose values are added in registers
 FOUR = 4  # lanes up to which a maximum is taken one by one

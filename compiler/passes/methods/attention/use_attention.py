@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.fuse.fuse import MAP, FusionFacts
 from occ.compiler.passes.fuse.outline import outline
 from occ.compiler.passes.methods.attention.shared_heads import served, ungroup
+from occ.runtime.dataclass import dataclass
 
 KIND = "attention"
 _KEYS_OF_ONE = 64  # minimum number of keys for which attention of a single query is worth a kernel

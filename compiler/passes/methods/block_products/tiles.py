@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from math import prod
 
 from occ.compiler.ir.dim import Dim, is_multiple, lower, upper
@@ -12,6 +11,7 @@ from occ.compiler.ir.te.schedule import AtMost
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 # Tile heights: the smallest that holds all rows of a run is used. 16 are not faster than 8, and 5 % slower with 3
 # digits (Zen 5).

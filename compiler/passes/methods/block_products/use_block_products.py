@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -16,6 +15,7 @@ from occ.compiler.ir.ops.own.block_products import DIGIT_ROWS, digits_for
 from occ.compiler.ir.rewriter import Rewriter, erase_dead
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 from occ.runtime.mapped_arrays import release
 
 _NAME = "com.microsoft.MatMulNBits"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -14,6 +13,7 @@ from occ.compiler.ir.op import Op, Value, Weight
 from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import ml_dtypes
@@ -15,6 +14,7 @@ from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.typical_sizes import nominal_count
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.methods.int8.weight_codes import column_codes
+from occ.runtime.dataclass import dataclass
 
 # Multiplications per element of the left side and of the result; below this, rounding takes longer than it saves.
 _REUSE = {"bf16": 6, "int8": 48}

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -20,6 +19,7 @@ from occ.compiler.passes.methods.int8.fitting_pairs import fitting_pairs
 from occ.compiler.passes.methods.int8.round_operands import is_rounded
 from occ.compiler.passes.methods.int8.winograd_products import winograd_convolution
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 _LEAST = 4  # columns of a weight: fewer do not fill a vector
 _FEW = 8  # channels and filters: with fewer channels, they are not last in memory; fewer filters do not fill a vector

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 import numpy as np
@@ -19,6 +18,7 @@ from occ.compiler.ir.types import TensorType
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.canonical.quantised import BYTES
 from occ.compiler.passes.fuse.fuse import MAP, FusionFacts
+from occ.runtime.dataclass import dataclass
 
 _QUICK = {"neg", "abs", "not", "nearest", "round_even", "floor", "ceil", "fma", "isnan", "isinf", "sqrt"}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv, maximum, minimum
@@ -16,6 +15,7 @@ from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.prefetch import fetch_ahead
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, stages_by_role
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 # With symbolic sizes, 5 tiles of a plane are computed together, since results of an incomplete last group are
 # discarded. With 7 the sums are 3 % faster, but a whole 10x10 plane 1.3, 20x20 1.12 and 80x80 1.15 times as slow.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil, prod
 from typing import ClassVar
 
@@ -12,6 +11,7 @@ from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.ops.own.winograd import SIZE, SMALL, outputs_of, points_of, transformed_weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass, finish
+from occ.runtime.dataclass import dataclass
 
 LEAST_CHANNELS = 16  # with less than a vector, the transforms cost more than the multiplications that they save
 TAPS = (1, 3, 5)

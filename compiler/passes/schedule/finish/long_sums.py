@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 from occ.compiler.ir.dim import Dim, ceildiv
 from occ.compiler.ir.te.expr import Axis, Index, Load, Reduce, binary, literal, where, wrap
@@ -14,6 +14,7 @@ from occ.compiler.ir.te.schedule import TAILS, Directive
 from occ.compiler.ir.te.walks import replace_indices
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.targets.machine import Machine
+from occ.runtime.dataclass import dataclass
 
 _KEPT = frozenset(("reorder", "unroll", "vectorize", "split", "fetch_ahead", "fetch_beyond"))  # directives on updates
 

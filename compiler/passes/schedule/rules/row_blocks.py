@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import ceil
 
 from occ.compiler.ir.dim import Dim, Symbol, lower, substitute, symbol, symbols, terms_of
 from occ.compiler.ir.te.function import TeStage, reduce_axes
 from occ.compiler.ir.typical_sizes import nominal, nominal_count
 from occ.compiler.passes.schedule.stage_facts import Contraction, ScheduleFacts, element_bits, extent_of
+from occ.runtime.dataclass import dataclass
 
 _TASKS = 16  # with fewer, the slowest thread gets much more than its share
 _WORTH = 1_000_000  # operations of a task, about 10 us
