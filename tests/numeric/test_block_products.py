@@ -14,8 +14,12 @@ from onnx.reference import ReferenceEvaluator
 from test_contrib_blocks import error, onnxruntime_gives, packed, tensor
 
 import occ
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
 from occ.compiler.ir.dtype import BY_NAME
 from occ.compiler.ir.ops.own.block_products import sums_fit
+from occ.compiler.ir.printer import module_text
+from occ.compiler.objects.processors import PROCESSORS
 
 RNG = np.random.default_rng(4)
 K, N, SIZE = 160, 72, 32
@@ -224,6 +228,22 @@ def test_processors_without_byte_products_compute_the_same(features: str) -> Non
     session = opened(occ.build(model([product("p", held, "y", 0)], [5], held), "cpu", options=options))
     x = RNG.normal(size=(5, K)).astype(np.float32)
     assert error(session.run({"x": x})["y"], x.astype(np.float64) @ w) < 2e-7
+
+
+@pytest.mark.parametrize(
+    ("processor", "bits", "fetches"), [("x86-64-v3", 4, 3), ("x86-64-v3", 8, 3), ("x86-64-v2", 4, 0), ("znver4", 4, 0)]
+)
+def test_one_row_reads_a_weight_ahead_where_the_hardware_does_not(processor: str, bits: int, fetches: int) -> None:
+    """Codes, scales and zero points; not of several rows, which read a panel again and again."""
+    held = [tensor("b", packed(RNG.integers(0, 1 << bits, (N, BLOCKS, SIZE)), bits))]
+    held += [tensor("s", np.full((N, BLOCKS), 0.1, np.float32))]
+    held += [tensor("z", packed(RNG.integers(0, 1 << bits, (N, BLOCKS)), bits))]
+    node = product("p", held, "y", 4)
+    next(a for a in node.attribute if a.name == "bits").i = bits
+    settings = Settings("cpu", options={"halide.target": PROCESSORS[processor]})
+    for rows, expected in ((1, fetches), (5, 0)):
+        text = module_text(Compilation(model([node], [rows], held), settings).advance("scheduled"))
+        assert text.count(".fetch_beyond(") == expected
 
 
 @pytest.mark.parametrize(("bits", "zeros", "size"), [(4, False, 32), (4, True, 16), (8, True, 32), (2, False, 32)])

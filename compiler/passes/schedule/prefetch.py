@@ -1,13 +1,21 @@
-"""Software prefetch of weight panels larger than the cache."""
+"""Software prefetch of weights larger than the cache."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from math import prod
 
-from occ.compiler.ir.te.function import TeStage
+from occ.compiler.ir.te.function import TeStage, loads
 from occ.compiler.ir.te.stage_schedule import StageSchedule
 from occ.compiler.passes.schedule.loops import Directives
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts
+from occ.compiler.targets.machine import Machine
+
+# Bytes from what is read to what is prefetched into L1, and into L2, by bits of a vector and byte products in a lane.
+# A token of a Llama of 300 million four-bit weights, x86-64-v3 on Zen 4: 9.0 ms without, 6.5 with both, 8.2 without the
+# second, 7.8 without the first, 6.9 with 4 and 16 KB, 6.7 with 16 and 32. With 128 bits arithmetic dominates (0.97 of
+# the speed), with 512 the hardware keeps up (0.87 to 1.07).
+_STREAMED = {(256, 2): (8 << 10, 16 << 10)}
 
 
 def fetch_ahead(
@@ -38,3 +46,18 @@ def fetch_ahead(
     if len(shape) < len(param.type.physical) or whole < least or panel % facts.machine.line:
         return []
     return StageSchedule(acc).fetch_ahead(source, panel, *([together * panel] if together > 1 else [])).directives
+
+
+def fetch_streamed(reader: TeStage, sources: Iterable[str], machine: Machine) -> Directives:
+    """Prefetches packed constants that a stage reads once, from beginning to end.
+
+    Args:
+        reader: the stage.
+        sources: the parameters with the constants; those that the stage does not read are ignored.
+        machine: decides how far ahead, if at all.
+    """
+    ahead = _STREAMED.get((machine.vector_bits, machine.int8_dot_width))
+    if ahead is None:
+        return []
+    read = {n.source for n in loads(reader.expr)} & {*sources}
+    return [d for name in sorted(read) for d in StageSchedule(reader).fetch_beyond(name, *ahead).directives]

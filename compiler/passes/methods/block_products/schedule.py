@@ -19,6 +19,7 @@ from occ.compiler.passes.methods.block_products.unpacked_product import Unpacked
 from occ.compiler.passes.rules.schedule_rule import Declined, Log
 from occ.compiler.passes.schedule.apply import by_rules
 from occ.compiler.passes.schedule.block_product_stages import Stages, block_product_stages
+from occ.compiler.passes.schedule.prefetch import fetch_streamed
 from occ.compiler.passes.schedule.rules.fallback import FALLBACK
 from occ.compiler.passes.schedule.stage_facts import fixed
 from occ.compiler.targets.machine import Machine
@@ -201,7 +202,16 @@ class _Variant:
             k = held.axes[-1]
             held.bound(k, 0, fixed(self.held.axes[-1])).vectorize(k)
             made += held.directives
+        if self.tile == 1:
+            made += self._ahead()
         return [*made, *acc, *self._dot(row), *self._codes(block)]
+
+    def _ahead(self) -> list[Directive]:
+        """Prefetches codes, scales and zero points, which a single row reads once."""
+        parts = self.parts
+        weight = {p.name for p in self.f.params} - {parts.left, parts.steps}
+        readers = [self.copies[s.name] for s in (parts.codes or parts.pairs or parts.dot, parts.acc)]
+        return [d for s in readers for d in fetch_streamed(s, weight, self.machine)]
 
     def _root(self, out: StageSchedule) -> Loop:
         """Schedules the root; returns its loop over tiles."""
