@@ -142,9 +142,10 @@ CODES: dict[str, Code] = {
     "OCC0401": Code(
         "no C++ compiler",
         "`-t cpu` makes kernels with a program that a C++ compiler compiles once, and bodies that users write in C++ "
-        "need one each time. Install one (`apt install g++`), or name it in OCC_CXX, or build with `-t cpu-jit`, which "
-        "needs none. Wheels of `make wheels` have the program. Kernels in the build cache need no compiler: one "
-        "machine exports them to a file (`occ cache --export FILE`), others import it (`occ cache --import FILE`).",
+        "need one each time. Install one (`apt install g++`), or name it in OCC_CXX, or build with `-O1` or "
+        "`-t cpu-jit`, which need none. Wheels of `make wheels` have the program. Kernels in the build cache need no "
+        "compiler: one machine exports them to a file (`occ cache --export FILE`), others import it "
+        "(`occ cache --import FILE`).",
     ),
     "OCC0402": Code(
         "Halide is not installed",

@@ -75,7 +75,7 @@ def to_compile(kernels: Sequence[Kernel], setup: Setup, cache: Cache) -> list[Ke
             "OCC0401",
             f"no C++ compiler was found, and {len(found)} of {len(kernels)} kernels are not in the build cache",
             help="install one (`apt install g++`), import a store that has them (`occ cache --import FILE`), or "
-            "build with `-t cpu-jit`, which needs none",
+            "build with `-O1` or `-t cpu-jit`, which need none",
         )
     return found
 

@@ -5,6 +5,7 @@ The results are stored in the build cache.
 
 from __future__ import annotations
 
+import os
 import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -57,13 +58,17 @@ def emitter(tools: Toolchain, cache: Cache, rpath: str = "") -> Path:
     if not rpath and (found := prebuilt_emitter(tools)) is not None:
         return found
     texts = emitter_sources()
-    flags = [*FLAGS, f"-I{tools.include}"]
+    compiled = [*FLAGS, f"-I{tools.include}", "-c"]
     rpath = f"-Wl,-rpath,{rpath or tools.library.parent}"  # generators find the symbols of te.h in the program itself
-    objects = [[*tools.cxx.command, *flags, "-c", f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")]
-    linked = [*tools.cxx.command, "te.o", "emit.o", str(tools.library), rpath, "-rdynamic", "-ldl", "-o", "emit.bin"]
-    words = (word for command in (*objects, linked) for word in (*command, ";"))
-    key = digest([tools.identity, tools.cxx.version, *words, *texts.values()])
-    return _once(EMITTER, key, texts, cache, lambda: [objects, [linked]])
+    linked = ["te.o", "emit.o", str(tools.library), rpath, "-rdynamic", "-ldl", "-o", EMITTER]
+    # A program of any compiler will do: an upgrade does not compile it again. The C library has to be as recent.
+    key = digest([tools.identity, os.confstr("CS_GNU_LIBC_VERSION") or "", *compiled, *linked, *texts.values()])
+
+    def steps() -> Steps:
+        cxx = tools.cxx.command
+        return [[[*cxx, *compiled, f"{n}.cpp", "-o", f"{n}.o"] for n in ("te", "emit")], [[*cxx, *linked]]]
+
+    return _once(EMITTER, key, texts, cache, steps)
 
 
 # From compiler/prebuilt to Halide, where both are installed in one folder.
@@ -123,9 +128,10 @@ def _once(made: str, key: str, texts: Mapping[str, str], cache: Cache, steps: Ca
 
 
 def prepare(cache: Cache) -> None:
-    """Start to compile the programs in the background.
+    """Start to compile the programs in the background, where the cache has no kernels.
 
-    Errors reach whoever needs a program; a process that ends first, because its model is invalid, does not wait.
+    Where it has some, a build compiles the emitter if it misses one. Errors reach whoever needs a program; a process
+    that ends first, because its model is invalid, does not wait.
     """
 
     def run(tools: Toolchain) -> None:
@@ -133,5 +139,7 @@ def prepare(cache: Cache) -> None:
             emitter(tools, cache)
             runtime_object(tools, cache)
 
+    if cache.has_any("kernel", ".o"):
+        return
     with suppress(CompileError, OSError):
         Thread(target=run, args=(toolchain(),), name="programs", daemon=True).start()

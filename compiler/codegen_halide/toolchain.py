@@ -18,7 +18,7 @@ from occ.compiler.objects.processors import Arch, arch_of
 from occ.runtime.dataclass import dataclass
 
 CANDIDATES = ("g++", "c++", "clang++")
-_INSTEAD = ", or build with `-t cpu-jit`, which needs none"
+_INSTEAD = ", or build with `-O1` or `-t cpu-jit`, which need none"
 
 
 @dataclass(frozen=True)

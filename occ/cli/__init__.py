@@ -115,4 +115,6 @@ def main() -> None:
     if VARIABLE in os.environ:
         _complete()
     gc.set_threshold(_YOUNG)
-    sys.exit(guarded(lambda: cli.main(standalone_mode=False)))
+    code = guarded(lambda: cli.main(standalone_mode=False))
+    gc.freeze()  # the interpreter searches for cycles as it ends, which would be a fifth of a small build
+    sys.exit(code)

@@ -39,7 +39,7 @@ def _facts() -> Iterator[tuple[str, str]]:
     yield "python", f"{sys.version.split()[0]} on {platform.system()} {platform.machine()}"
     for name in ("onnx", "numpy", "llvmlite", "halide", "lark", "click", "rich"):
         yield name, _version(name)
-    none = "none: `-t cpu` builds from kernels of a store alone; `-t cpu-jit` will. `apt install g++`, or set OCC_CXX"
+    none = "none: `-t cpu` builds from kernels of a store alone; `-O1` needs none. `apt install g++`, or set OCC_CXX"
     yield "c++ compiler", find_cxx() or none
     yield "halide headers", str(find_halide() or "none: `pip install halide`")
     yield "threads", str(default_threads())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import os
 import shutil
 import subprocess
 import sys
@@ -189,8 +190,27 @@ def test_programs_depend_on_the_commands_that_make_them(monkeypatch, tmp_path):
     assert made[0].read_bytes() == b"object"
     monkeypatch.setattr(programs, "FLAGS", (*programs.FLAGS, "-g"))
     made.append(programs.emitter(TOOLS, Cache(tmp_path)))
-    made.append(programs.emitter(replace(TOOLS, compiler=Compiler(TOOLS.cxx.command, "c++ 2")), Cache(tmp_path)))
+    monkeypatch.setattr(os, "confstr", lambda _: "another C library")
+    made.append(programs.emitter(TOOLS, Cache(tmp_path)))
     assert len(set(made)) == 3
+    upgraded = replace(TOOLS, compiler=Compiler(("newer-g++",), "c++ 2"))
+    assert programs.emitter(upgraded, Cache(tmp_path)) == made[-1], "a program of any compiler will do"
+    assert programs.emitter(replace(TOOLS, compiler=None), Cache(tmp_path)) == made[-1]
+
+
+def test_programs_are_prepared_where_there_are_no_kernels(monkeypatch, tmp_path):
+    asked: list[str] = []
+    monkeypatch.setattr(programs, "toolchain", lambda: asked.append("toolchain") or TOOLS)
+    monkeypatch.setattr(programs, "emitter", lambda *_: asked.append("emitter"))
+    monkeypatch.setattr(programs, "runtime_object", lambda *_: asked.append("runtime"))
+    programs.prepare(Cache(tmp_path))
+    for thread in threading.enumerate():
+        if thread.name == "programs":
+            thread.join()
+    assert asked == ["toolchain", "emitter", "runtime"]
+    Cache(tmp_path).put("kernel", "0" * 32, b"object", ".o")
+    programs.prepare(Cache(tmp_path))
+    assert len(asked) == 3
 
 
 def test_of_several_that_need_a_program_one_makes_it(monkeypatch, tmp_path):
