@@ -9,11 +9,12 @@ from functools import cached_property
 
 import numpy as np
 
+from occ.generation.decode_step import LEAST, DecodeStep
 from occ.generation.names import IDS, KEY_BLOCK, LOGITS, STARTS, is_cache, presents_of
 from occ.runtime.buffers import aligned_zeros
 from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
-from occ.runtime.session import Session
+from occ.runtime.session import Engine, Session
 from occ.runtime.signature import numpy_dtype
 
 # Prompt tokens per run (prefill chunk), up to half as many more: SmolLM2 in four bits reads 512 tokens 1.08 to 1.16
@@ -69,6 +70,7 @@ class Decoder:
         self.tokens: list[int] = []
         self._ids, self._caches, self._states = memory(session, capacity)
         self._starts = {STARTS: np.zeros(1, np.int64)} if STARTS in {i.name for i in session.inputs} else {}
+        self._bound: tuple[Engine, DecodeStep | None] | None = None
         self._scored = 1 if self._states else KEY_BLOCK  # tokens at a time, until a run returns the logits of fewer
 
     def append(self, ids: Sequence[int]) -> np.ndarray:
@@ -147,6 +149,10 @@ class Decoder:
     def _run(self, ids: np.ndarray) -> np.ndarray:
         """The logits of a run on a chunk of the new tokens, `[rows, vocabulary]`."""
         done, end = len(self.tokens), len(self.tokens) + len(ids)
+        if len(ids) == 1 and done >= LEAST and (step := self._step()) is not None:
+            logits = step(ids[0], done)
+            self.tokens += ids.tolist()
+            return logits
         given = {IDS: ids[None], **self._starts} | {c.past: c.rows[:done] for c in self._caches}
         given |= {s.past: s.held for s in self._states}
         found = self.session.run(given, {c.present: c.rows[:end] for c in self._caches})
@@ -154,6 +160,17 @@ class Decoder:
             s.held = found[s.present]
         self.tokens += ids.tolist()
         return found[LOGITS].reshape(-1, found[LOGITS].shape[-1])
+
+    def _step(self) -> DecodeStep | None:
+        """The bound run on one token; None if there is none, or somebody observes runs."""
+        engine = self.session.engine  # of a tiered session the one of its better code, once that is ready
+        if getattr(engine, "observer", None) is not None:
+            return None
+        if self._bound is None or self._bound[0] is not engine:
+            ids = np.zeros((1, 1), self._ids)
+            caches = {} if self._states else {c.past: (c.present, c.rows) for c in self._caches}
+            self._bound = engine, DecodeStep.bound(self.session, ids, caches, self._starts)
+        return self._bound[1]
 
     def continue_with(self, ids: Sequence[int]) -> np.ndarray:
         """Make `ids` the whole sequence, reusing the cached prefix; logits as in `append`."""

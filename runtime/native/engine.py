@@ -13,9 +13,10 @@ from occ.runtime.errors import RunError
 from occ.runtime.hostops import run_host
 from occ.runtime.machine import flags
 from occ.runtime.manifest import Manifest, Step
+from occ.runtime.native.bound_call import BoundCall
 from occ.runtime.native.call import ENTRY
 from occ.runtime.native.control import CONTROL, run_control
-from occ.runtime.native.entry import BoundCall, Entry, FunctionEntry
+from occ.runtime.native.entry import Entry, FunctionEntry
 from occ.runtime.native.entry_block import Native
 from occ.runtime.native.foreign import ForeignLibrary, run_foreign
 from occ.runtime.native.host_steps import HostSteps, Observer

@@ -18,6 +18,7 @@ from occ.runtime.buffers import ALIGNMENT
 from occ.runtime.dims import symbols
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import TensorInfo
+from occ.runtime.native.bound_call import BoundCall
 from occ.runtime.native.call import (
     CALL,
     END,
@@ -188,6 +189,9 @@ class _Runner:
             RunError: a kernel fails, a node cannot process its data, or a callback was lost. What a callback raised.
         """
         code = self._run(block.address)
+        if code == MEMORY:  # the caller of a bound call has changed its extents
+            block.grow(block.call.needed + block.call.needed // 8)
+            code = self._run(block.address)
         if code or block.call.detail:
             raise self._failed(code, block)
 
@@ -280,10 +284,9 @@ class Entry(_Runner):
         block.grow(max(known.needed, ALIGNMENT))
         for k, x in enumerate(inputs):
             block.inputs[k] = address(x)
-        block.call.extents = known.address
         made = block.make(known, outputs, len(inputs))
         given = [m if g is None else g for m, g in zip(made, outputs, strict=True)]
-        return BoundCall(self, block, (inputs, known), given, made)
+        return BoundCall(self.execute, block, inputs, given, made)
 
     def run(self, inputs: Sequence[Any], outputs: Sequence[np.ndarray | None]) -> list[Any]:
         """A run on checked arrays and values.
@@ -358,34 +361,3 @@ def _taken(i: TensorInfo) -> tuple[str, int, bool]:
 def _returned(o: TensorInfo) -> tuple[str, int, bool]:
     unranked = o.kind == "unranked"
     return o.dtype, -1 if unranked else len(o.shape), (o.kind != "tensor" or o.dtype == "str") and not unranked
-
-
-class BoundCall:
-    """A call of an entry with its own memory, and fixed arrays.
-
-    For one thread at a time.
-
-    Attributes:
-        outputs: the arrays that a run writes, the caller's if given.
-    """
-
-    def __init__(
-        self, entry: Entry, block: Block, held: Any, outputs: Sequence[np.ndarray], made: Sequence[np.ndarray]
-    ) -> None:
-        self.outputs = outputs
-        self._entry, self._block, self._held = entry, block, held
-        self._run, self._address = entry._run, block.address
-        self._copied = [
-            (y, m) for y, m in zip(outputs, made, strict=True) if y is not m
-        ]  # outputs that are not aligned
-
-    def __call__(self) -> None:
-        """Run once.
-
-        Raises:
-            RunError: a kernel fails, or a node cannot process its data.
-        """
-        self._entry.execute(self._block)
-        self._block.values.clear()
-        for y, m in self._copied:
-            y[...] = m

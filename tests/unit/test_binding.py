@@ -13,6 +13,7 @@ import pytest
 from building import mlp, reference
 
 import occ
+from occ.runtime.buffers import aligned
 
 MLP = mlp()
 
@@ -43,6 +44,19 @@ def test_a_binding_runs_on_what_its_arrays_hold(session, n):
         found = bound()
         assert found["y"] is y
         check(y, x)
+
+
+def test_a_bound_native_call_takes_other_extents_of_the_same_memory():
+    """More than the rows for which it has been made, with the memory between kernels that these need."""
+    x, y = batch(500), aligned((500, 4), np.dtype(np.float32))
+    call = occ.compile(MLP, "cpu").engine.bind([x[:2]], [y[:2]])  # pyright: ignore[reportAttributeAccessIssue]
+    assert call.writes_in_place
+    for n in (2, 500, 31):
+        y[...] = -1
+        call.extents[0] = n
+        call()
+        check(y[:n], x[:n])
+        assert (y[n:] == -1).all()
 
 
 def test_a_binding_allocates_the_outputs_that_it_is_not_given(session):
