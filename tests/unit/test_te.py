@@ -20,6 +20,7 @@ from occ.compiler.ir.te import expr as ex
 from occ.compiler.ir.te import walks
 from occ.compiler.ir.te.function import Builder, Param, TeFunc, TeStage
 from occ.compiler.ir.te.index import axis_symbols, simplify
+from occ.compiler.ir.te.piecewise import part_count, parts
 from occ.compiler.ir.te.walks import of_kind, replace_indices, transform, walk, with_shared_parts
 from occ.compiler.ir.types import TensorType
 
@@ -235,3 +236,16 @@ def test_equal_parts_become_one():
     assert len(of_kind(ex.Reduce, e)) == 3
     assert [r.axes[0].name for r in of_kind(ex.Reduce, made)] == ["r", "s"]
     assert len(list(walk(made))) == len(set(walk(e)))
+
+
+@pytest.mark.parametrize(
+    ("starts", "extent", "count"),
+    [((), 9, 0), ((4,), 9, 2), ((3, 6), 9, 3), ((9, 0), 9, 0), (range(1, 40), 50, 0), ((1,), 1, 0)],
+)
+def test_parts_are_counted_without_their_expressions(starts, extent, count):
+    i = ex.Index("i")
+    e = ex.Load("last", (i,), dt.F32)
+    for k, start in enumerate(starts):
+        e = ex.where(i < start, ex.Load(f"x{k}", (i,), dt.F32), e)
+    stage = TeStage("c", (ex.Axis("i", extent),), e)
+    assert part_count(stage) == len(parts(stage)) == count

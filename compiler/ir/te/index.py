@@ -67,6 +67,7 @@ def to_dim(e: Expr, axes: Mapping[str, Dim]) -> Dim | None:
     return e.dim if isinstance(e, Size) else None
 
 
+@lru_cache(maxsize=1 << 12)
 def from_dim(d: Dim) -> Expr:
     """A dim over axis symbols as an expression; parts that depend on no axis stay one `Size`."""
     if isinstance(d, int):

@@ -6,7 +6,7 @@ source of the elements is fixed, so they are read as vectors.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cmp_to_key
 from itertools import pairwise
@@ -44,11 +44,11 @@ def parts(s: TeStage, *, clamps: bool = False) -> tuple[Part, ...]:
     None if it is the same everywhere, or if the order of the boundaries depends on sizes. With `clamps`, parts end
     where the least or largest of two positions changes too.
     """
-    if not s.axes or s.axes[-1].extent in (0, 1):
+    if not s.axes:
         return ()
     *outer, last = s.axes
-    marks = _ordered({m for m in _marks(s, clamps=clamps) if m not in (0, last.extent)}, last.extent)
-    if not 0 < len(marks) < MOST:
+    marks = _boundaries(s, clamps=clamps)
+    if not marks:
         return ()
     found: list[Part] = []
     for start, end in zip((0, *marks), (*marks, last.extent), strict=True):
@@ -62,6 +62,21 @@ def parts(s: TeStage, *, clamps: bool = False) -> tuple[Part, ...]:
         inner = parts(replace(s, axes=(*outer, axis), expr=expr), clamps=True) if clamps else ()  # a clamp of a clamp
         found += [replace(p, start=start + p.start) for p in inner] or [Part(start, end - start, expr)]
     return tuple(found) if len(found) <= MOST else ()
+
+
+def part_count(s: TeStage) -> int:
+    """The number of `parts`, without their expressions."""
+    marks = _boundaries(s) if s.axes else ()
+    return len(marks) + bool(marks)
+
+
+def _boundaries(s: TeStage, *, clamps: bool = False) -> Sequence[Dim]:
+    """Where the parts of a stage begin, but for the first; none if it has no parts."""
+    extent = s.axes[-1].extent
+    if extent in (0, 1):
+        return ()
+    marks = _ordered({m for m in _marks(s, clamps=clamps) if m not in (0, extent)}, extent)
+    return marks if len(marks) < MOST else ()
 
 
 def _ordered(marks: set[Dim], extent: Dim) -> list[Dim]:

@@ -47,25 +47,20 @@ def children(e: Expr) -> tuple[Expr, ...]:
     return _CHILDREN[type(e)](e)
 
 
+_REBUILT: dict[type[Expr], Callable[[Any, tuple[Expr, ...]], Expr]] = {
+    Load: lambda e, new: Load(e.source, new, e.dtype),
+    Binary: lambda e, new: binary(e.op, *new),
+    Call: lambda e, new: call(e.fn, *new),
+    Select: lambda _, new: where(*new),
+    Cast: lambda e, new: cast(e.dtype, new[0]),
+    Bitcast: lambda e, new: Bitcast(new[0], e.dtype),
+    Reduce: lambda e, new: Reduce(e.kind, e.axes, new[0], e.dtype),
+}
+
+
 def with_children(e: Expr, new: tuple[Expr, ...]) -> Expr:
-    """A copy of the node with other sub-expressions, simplified by the constructors."""
-    match e:
-        case Load():
-            return Load(e.source, new, e.dtype)
-        case Binary():
-            return binary(e.op, *new)
-        case Call():
-            return call(e.fn, *new)
-        case Select():
-            return where(*new)
-        case Cast():
-            return cast(e.dtype, new[0])
-        case Bitcast():
-            return Bitcast(new[0], e.dtype)
-        case Reduce():
-            return Reduce(e.kind, e.axes, new[0], e.dtype)
-        case _:
-            return e
+    """A copy of the node with other sub-expressions, simplified by the constructors; a leaf itself."""
+    return _REBUILT[type(e)](e, new) if new else e
 
 
 def walk(e: Expr) -> Iterator[Expr]:
@@ -114,15 +109,16 @@ def _nodes(e: Expr) -> list[Expr]:
     stack = [e]
     while stack:
         node = stack[-1]
-        if id(node) not in seen:
-            seen.add(id(node))
+        name = id(node)
+        if name not in seen:
+            seen.add(name)
             below = _CHILDREN[type(node)](node)
             if below:
                 stack.extend(reversed(below))
                 continue
         stack.pop()
-        if id(node) not in done:
-            done.add(id(node))
+        if name not in done:
+            done.add(name)
             made.append(node)
     return made
 
@@ -137,10 +133,10 @@ def transform(e: Expr, fn: Callable[[Expr], Expr | None]) -> Expr:
     for node in walk(e):
         built = node
         if changed:
-            old = children(node)
-            new = tuple([changed.get(id(c), c) for c in old])
+            old = _CHILDREN[type(node)](node)
+            new = [changed.get(id(c), c) for c in old]
             if not all(map(is_, new, old)):
-                built = with_children(node, new)
+                built = with_children(node, tuple(new))
         made = None if built is not node and id(built) in rewritten else fn(built)
         if made is None:
             made = built

@@ -8,7 +8,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Select
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, within
-from occ.compiler.ir.te.piecewise import parts
+from occ.compiler.ir.te.piecewise import part_count
 from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.walks import of_kind
 
@@ -27,7 +27,7 @@ def uncertain_extents(f: TeFunc, g: TeFunc) -> Iterator[int]:
         assert isinstance(t, TeStage)
         axes = axes_of(s)
         (old, fixed), (new, positions) = _reads(s, f), _reads(t, g)
-        if not is_bordered_row(s) and len(parts(s)) != len(parts(t)):
+        if not is_bordered_row(s) and part_count(s) != part_count(t):
             at = [a.extent for a in s.axes[-1:]]
             if any((d.call, d.stage) == ("in_parts", s.name) for d in f.schedule):
                 at += [n for _, n in old]  # the borders of a join are extents of its operands
