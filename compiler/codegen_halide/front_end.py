@@ -36,6 +36,7 @@ def front_end() -> dict[str, str]:
         "fetch_ahead.h",
         "fetch_beyond.h",
         "byte_pairs.h",
+        "dense_rows.h",
         "lane_sums.h",
         "mends.h",
         "settle.h",

@@ -134,3 +134,33 @@ def test_rows_in_pairs_that_fit(rows: int, large: int) -> None:
 
 def test_uniform_weights_have_no_such_order() -> None:
     assert fitting_pairs(RNG.integers(-128, 128, (64, 256)).astype(np.int8)) is None
+
+
+CROSSED = {
+    "points": ("x [1, 64, 7, 5]", "y [1, 40, 7, 5]", "", (40, 64, 1, 1), 131),
+    "strided points": ("x [2, 16, 9, 9]", "y [2, 32, 5, 5]", "strides = [2, 2]", (32, 16, 1, 1), 131),
+    "windows": ("x [1, 24, 9, 8]", "y [1, 48, 5, 4]", "pads = [1, 1, 1, 1], strides = [2, 2]", (48, 24, 3, 3), 0),
+    "deep": ("x [1, 2048, 3, 3]", "y [1, 32, 3, 3]", "", (32, 2048, 1, 1), 0),
+    "border": ("x [1, 16, 7, 7]", "y [1, 32, 7, 7]", 'auto_pad = "SAME_UPPER"', (32, 16, 5, 5), 0),
+    "one position": ("x [1, 64, 1, 1]", "y [1, 40, 1, 1]", "", (40, 64, 1, 1), 7),
+}
+
+
+@pytest.mark.parametrize("case", CROSSED)
+@pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4"])
+def test_crossed_products_at_the_ends_of_their_range(case: str, machine: str) -> None:
+    """`(x0 + w2) * (x2 + w0)` less `x0 * x2` and `w0 * w2`: sums are exact for all codes and weights."""
+    x, y, window, extents, point = CROSSED[case]
+    names = [f"{kind}{shape[1:]} {shape[0]}" for kind, shape in (("uint8", x), ("int32", y))]
+    text = f"({names[0]}) => ({names[1]}) {{ y = ConvInteger <{window}> (x, w, z) }}".replace("<>", "")
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {text}')
+    weight = RNG.choice(np.array([-128, 127, 100, -77], np.int8), extents)
+    weight[0], weight[1] = 127, -128
+    held = [numpy_helper.from_array(v, k) for k, v in (("w", weight), ("z", np.array(point, np.uint8)))]
+    made.graph.initializer.extend(held)
+    options = {"halide.target": TARGETS[machine]}
+    assert ("crossed=1" in str(occ.dump(made, "layout", options=options))) == (machine == "x86-64-v3")
+    session = opened(occ.build(made, "cpu", options=options), 1)
+    shape = tuple(int(n) for n in session.inputs[0].shape)
+    for codes in (np.full(shape, 255, np.uint8), np.zeros(shape, np.uint8), RNG.integers(0, 256, shape, np.uint8)):
+        np.testing.assert_array_equal(session.run({"x": codes})["y"], reference(made, codes)[0], strict=True)

@@ -140,6 +140,7 @@ def test_every_source_of_the_package_is_listed():
         "fetch_ahead.h",
         "fetch_beyond.h",
         "byte_pairs.h",
+        "dense_rows.h",
         "lane_sums.h",
         "mends.h",
         "settle.h",

@@ -15,6 +15,7 @@
 #include "fetch_ahead.h"
 #include "fetch_beyond.h"
 #include "byte_pairs.h"
+#include "dense_rows.h"
 #include "lane_sums.h"
 #include "mends.h"
 #include "settle.h"
@@ -365,6 +366,7 @@ void compile(const char *name, const char *directory, const char *target) {
         pipeline.add_custom_lowering_pass(new whole::Wraps());
         if (Halide::Target(target).arch == Halide::Target::X86) {
             if (pitch_of_run && !panels.empty()) keep_order_of_instructions();
+            pipeline.add_custom_lowering_pass(new whole::DenseRows());
             pipeline.add_custom_lowering_pass(new whole::BytePairs(fitting_pairs));
             pipeline.add_custom_lowering_pass(new whole::LaneSums());
         }

@@ -8,9 +8,19 @@ from functools import cached_property
 from operator import is_
 
 from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dtype import I16, I32
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis, Binary, Cast, Expr, Index, Load, Reduce
-from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, loads, product_in_pairs, reduce_axes
+from occ.compiler.ir.te.function import (
+    AnyStage,
+    Param,
+    Scatter,
+    TeFunc,
+    TeStage,
+    loads,
+    product_in_pairs,
+    reduce_axes,
+)
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.reductions import COMBINE
 from occ.compiler.ir.te.roles import COLUMNS, PANELS
@@ -257,8 +267,17 @@ def contraction(s: TeStage, f: TeFunc) -> Contraction | None:
     return None
 
 
+def crossed_product(r: Expr) -> Binary | None:
+    """The first factor, `x + w` in i16, of a sum in i32 of products `(x + w) * (y + v)`, or None."""
+    body = r.body if isinstance(r, Reduce) and r.kind == "sum" and r.dtype == I32 else None
+    first = body.lhs.arg if isinstance(body, Binary) and body.op == "mul" and isinstance(body.lhs, Cast) else None
+    return first if isinstance(first, Binary) and first.op == "add" and first.dtype == I16 else None
+
+
 def factors(r: Reduce) -> tuple[Expr, Expr] | None:
-    """What a sum multiplies, or the two whose difference it squares: both have the same loops."""
+    """What a sum multiplies, those that a crossed product adds, or whose difference it squares: in the same loops."""
+    if (crossed := crossed_product(r)) is not None:
+        return crossed.lhs, crossed.rhs
     body = product_in_pairs(r) or r.body
     if not isinstance(body, Binary) or body.op != "mul":
         return None

@@ -1,4 +1,4 @@
-"""Internal ops on quantised integers: products, bf16 products, requantisation."""
+"""Internal ops on quantised integers: products, also of bf16."""
 
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
@@ -13,33 +13,9 @@ from occ.compiler.ir.dtype import BF16, F32, I8, I16, I32, U8, DType
 from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window import window_of
-from occ.compiler.ir.shape import broadcast_shapes
-from occ.compiler.ir.te.conversion import quantize
-from occ.compiler.ir.te.expr import Expr, call, cast, literal, where, wrap
+from occ.compiler.ir.te.expr import Expr, cast, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 from occ.compiler.ir.te.roles import CONV, FOURS, PANELS
-
-
-@op("fma", own_attributes="")
-class Fma:
-    """`x * y + z`, rounded once."""
-
-    def body(t, x, y, z, *, a):
-        shape = broadcast_shapes(x.shape, y.shape, z.shape, op="fma")
-        return t.map(shape, lambda *i: call("fma", x.at(i), y.at(i), z.at(i)), name="fma")
-
-
-@op("saturate", own_attributes="to=dtype")
-class Saturate:
-    """The integers of type `to` nearest to `x`, ties to even, plus `zero`; finite values outside its range saturate."""
-
-    def body(t, x, zero=None, *, a):
-        shape = x.shape if zero is None else broadcast_shapes(x.shape, zero.shape, op="saturate")
-
-        def element(*i):
-            return quantize(x.at(i), a.to, None if zero is None else zero.at(i))
-
-        return t.map(shape, element, name="saturate")
 
 
 def _bytes(t: Builder, x: Tensor, *, signed: bool) -> Tensor:
@@ -97,7 +73,7 @@ def _sums_in(w: Tensor) -> DType:
     tags=("contraction",),
     reads="channels",
     writes="channels",
-    own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int signed=int? narrow=int? planes=int?",
+    own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints group=int zero=int signed=int? narrow=int? planes=int? crossed=int?",
 )
 class ConvDot:
     """An integer convolution with i32 sums, plus the correction `total` of each filter for zero points.
@@ -110,11 +86,17 @@ class ConvDot:
     If the zero point of `x` is known only at run time, it is an operand, and `total` has the sums of the filters. With
     `signed`, codes of `x` become signed bytes, not unsigned ones, and `zero` is in terms of those. With `narrow`, pairs
     of products sum within i16 (`pairs_fit`), as `vpmaddubsw` adds them.
+
+    With `crossed`, the weight is `i16[O, C/4, 2, 2, k...]`, and codes 0 and 2, 1 and 3 of each four are added to the
+    weights of each other: `(x0 + w2) * (x2 + w0)` is `x0 * w0 + x2 * w2` plus `x0 * x2` (`crossed_sums`) and `w0 * w2`,
+    two products for one multiplication.
     """
 
     def weight(x, w, *_, a, lanes):
         if a.group != 1:
             return Layout((*range(1, w.rank), 0))
+        if getattr(a, "crossed", 0):
+            return in_panels(w.shape, 0, (0, *range(4, w.rank), 1, 2, 3), lanes, 1, ((3, 2),))
         return in_panels(w.shape, 0, (0, *range(3, w.rank), 1, 2), lanes, 1, ((2, w.shape[2]),))
 
     def body(t, x, w, total=None, zero=None, *, a):
@@ -122,12 +104,12 @@ class ConvDot:
         taps = tuple(a.kernel_shape)
         signed = bool(getattr(a, "signed", 0))
         moved = None if zero is None else _point(zero) + byte_shift(x.dtype, signed=signed)
-        planes = bool(getattr(a, "planes", 0))
+        planes, crossed = bool(getattr(a, "planes", 0)), bool(getattr(a, "crossed", 0))
         some = w.shape[-1 if planes else 2] if grouped else 1
         x, acc_type = _bytes(t, x, signed=signed), _sums_in(w)
         x = _wide(t, x, some) if grouped else x
         win = window_of("conv_dot", x.shape[2:], taps, a)
-        missing = some * w.shape[1] - x.shape[1] if grouped else 0
+        missing = some * w.shape[1] - x.shape[1] if grouped and not crossed else 0
         border = literal(a.zero, x.dtype) if moved is None else cast(x.dtype, moved)
         padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), border)
         n, each = len(taps), w.shape[0] // a.group
@@ -147,12 +129,33 @@ class ConvDot:
             code = padded[(batch, channel, *win.position(pos, tap))]
             return _product(acc_type, code, filter_, narrow=bool(getattr(a, "narrow", 0)))
 
+        def cross(*i):
+            batch, o, pos, q, c, tap = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n], i[4 + n :]
+            first, second = (
+                padded[(batch, c * 4 + 2 * k + q, *win.position(pos, tap))] + w[(o, c, k, q, *tap)] for k in (0, 1)
+            )
+            return cast(I32, first) * cast(I32, second)
+
         over = (some, w.shape[1], *taps) if grouped else (w.shape[1], *taps)
-        acc = t.sum((x.shape[0], w.shape[0], *win.out), over, product, role=CONV)
+        acc = t.sum((x.shape[0], w.shape[0], *win.out), over, cross if crossed else product, role=CONV)
         if total is None:
             return acc
         change = (lambda o: total[o]) if moved is None else (lambda o: -moved * total[o])
         return t.map(acc.shape, lambda *i: acc[i] + change(i[1]), name="sums")
+
+
+@op("crossed_sums", reads="channels", own_attributes="")
+class CrossedSums:
+    """Minus the sum of products of channels 0 and 2, 1 and 3 of each four: `u8[N, C, ..]` --> `i32[N, 1, ..]`."""
+
+    def body(t, x, *, a):
+        def element(*i):
+            n, _, *at, c = i
+            x0, x1, x2, x3 = (cast(I32, x[(n, c * 4 + k, *at)]) for k in range(4))
+            return x0 * x2 + x1 * x3
+
+        acc = t.sum((x.shape[0], 1, *x.shape[2:]), (x.shape[1] // 4,), element, name="crossed")
+        return t.map(acc.shape, lambda *i: -acc[i], name="less_crossed")
 
 
 @op("window_sums", own_attributes="auto_pad=text dilations=ints kernel_shape=ints pads=ints strides=ints")
@@ -283,4 +286,4 @@ class ActivationsDot:
         return made
 
 
-ALL = (Fma, Saturate, ConvDot, WindowSums, LessPoints, MatmulDot, ActivationsDot)
+ALL = (ConvDot, CrossedSums, WindowSums, LessPoints, MatmulDot, ActivationsDot)

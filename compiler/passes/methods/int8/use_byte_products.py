@@ -15,6 +15,7 @@ from occ.compiler.ir.rewriter import OpRule, Rewriter, erase_dead
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.compiler.passes.layout.narrow_weights import narrowed
 from occ.compiler.passes.methods.int8.byte_weight import byte_weight
+from occ.compiler.passes.methods.int8.crossed_products import crossed_convolution
 from occ.compiler.passes.methods.int8.fitting_pairs import fitting_pairs
 from occ.compiler.passes.methods.int8.round_operands import is_rounded
 from occ.compiler.passes.methods.int8.winograd_products import winograd_convolution
@@ -22,6 +23,7 @@ from occ.compiler.targets.machine import Machine
 from occ.runtime.dataclass import dataclass
 
 _LEAST = 4  # columns of a weight: fewer do not fill a vector
+_CROSSED = 256  # bits of vectors of which products in 16 bits have half of the units that sums have (Zen 2 to 4)
 _FEW = 8  # channels and filters: with fewer channels, they are not last in memory; fewer filters do not fill a vector
 
 
@@ -68,7 +70,8 @@ def integer_rules(
         return winograd_convolution(op, rw, machine.lanes(16))
 
     winograds = (by_tiles,) if winograd and in_pairs and not planes else ()
-    return {"ConvInteger": (*winograds, convolution), "MatMulInteger": (product, activations_dot)}
+    crossed = (crossed_convolution,) if in_pairs and not planes and machine.vector_bits == _CROSSED else ()
+    return {"ConvInteger": (*winograds, *crossed, convolution), "MatMulInteger": (product, activations_dot)}
 
 
 def _convolution(op: Op, rw: Rewriter, lanes: _Lanes) -> bool:
@@ -252,7 +255,8 @@ class UseByteProducts(Pass):
     adds 64 bytes with one instruction: four times the f32 rate. Other x86 processors do so with half as many 16-bit
     integers, to which codes are widened on the way: then lanes hold pairs, not fours; but where any two products of a
     weight fit in 16 bits, as with 7 bits, fours are multiplied as bytes and their pairs summed in 16 bits
-    (`narrow`), of a matrix after its rows were paired so that they fit (`fitting_pairs`). ARM multiplies signed by
+    (`narrow`), of a matrix after its rows were paired so that they fit (`fitting_pairs`). Where they do not, vectors of
+    256 bits take two products of a convolution by one multiplication (`crossed_products`). ARM multiplies signed by
     signed bytes (`signed`). If there is an instruction for 32 bf16, operands that are bf16 or were rounded to it are
     handled the same way: twice the f32 rate. With pairs, convolutions of 3x3 take Winograd's method (`winograd_dot`):
     up to 4 times fewer products.

@@ -65,6 +65,7 @@ def _wants_lanes(s: TeStage, f: TeFunc) -> bool:
     along = [step(n, r.axes[-1].name, symbols, f.shapes) for n in read]
     across = [step(n, s.axes[-1].name, symbols, f.shapes) if s.axes else None for n in read]
     reads_rows = any(d == 1 for d in along) and all(d in (0, 1) for d in along)
+    reads_rows |= all(d == len(along) for d in along)  # each term is of that many neighbours
     has_columns = bool(read and s.axes) and nominal(s.axes[-1].extent) > 2
     reads_columns = has_columns and all(d in (0, 1) for d in across)
     return reads_rows and not reads_columns

@@ -26,6 +26,7 @@ from occ.compiler.passes.schedule.stage_facts import (
     Contraction,
     ScheduleFacts,
     contraction,
+    crossed_product,
     element_bits,
     extent_of,
     facts_of,
@@ -36,7 +37,7 @@ from occ.compiler.targets.machine import Machine
 
 _TWOS = 2  # unroll factor of products of i16 pairs: with more, LLVM reorders the sums and spills
 _LARGE = 16  # sums of a tile that hide what the loop around them takes
-_ROWS = 4  # of a convolution with one filter: with more, what they share does not stay in registers
+_ROWS = 4  # of a convolution with one filter, and of crossed products: with more, what they share leaves registers
 _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have started
 
 
@@ -77,7 +78,7 @@ def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     most = (
         max(facts.machine.accumulators * lanes // width, 1) if width <= 2 * lanes else facts.machine.accumulators // 2
     )
-    most = min(most, _ROWS) if one_filter else most
+    most = min(most, _ROWS) if one_filter or crossed_product(acc.expr) is not None else most
     rows = tile_size(extent_of(acc, found.tile), most, facts.machine.rows) if found.tile else 1
     return _tile(s, acc, found, width, lanes, rows, facts)
 
