@@ -7,7 +7,7 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
@@ -173,8 +173,12 @@ def toolchain() -> Toolchain:
     return Toolchain(cxx, halide, found)
 
 
-def run_all(commands: Sequence[Sequence[str]], where: Path, *, lines: int = 12) -> None:
+def run_all(
+    commands: Sequence[Sequence[str]], where: Path, *, lines: int = 12, env: Mapping[str, str] | None = None
+) -> None:
     """Run commands in parallel and wait for all; an error includes the given number of output lines.
+
+    `env` is what their environment has more than this process's.
 
     Raises:
         CompileError: OCC0403 one fails; its command line and output are in the notes.
@@ -183,7 +187,13 @@ def run_all(commands: Sequence[Sequence[str]], where: Path, *, lines: int = 12) 
         (
             c,
             subprocess.Popen(
-                c, cwd=where, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, errors="replace"
+                c,
+                cwd=where,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.STDOUT,
+                text=True,
+                errors="replace",
+                env={**os.environ, **(env or {})},
             ),
         )
         for c in commands

@@ -143,9 +143,11 @@ def test_every_source_of_the_package_is_listed():
         "dense_rows.h",
         "lane_sums.h",
         "mends.h",
+        "repeats.h",
         "settle.h",
         "whole_loops.h",
         "whole.h",
+        "large_pages.h",
         "emit.cpp",
     ],
 )

@@ -18,6 +18,7 @@
 #include "dense_rows.h"
 #include "lane_sums.h"
 #include "mends.h"
+#include "repeats.h"
 #include "settle.h"
 #include "tiles.h"
 #include "unroll_late.h"
