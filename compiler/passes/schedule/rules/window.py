@@ -5,6 +5,7 @@ from __future__ import annotations
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.expr import Cast, Const, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
+from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.typical_sizes import nominal
@@ -133,7 +134,7 @@ def _lanes(s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> int:
 def _neighbours(s: TeStage, facts: ScheduleFacts) -> int:
     """How many elements along the second-last axis are computed at once."""
     extent = s.axes[-2].extent
-    if any(_tests_lanes(r) for r in facts.reductions(s)):
+    if any(_tests_lanes(r) or _gathers_border(r, facts) for r in facts.reductions(s)):
         return 1
     most = max(facts.machine.registers // 4, 2)
     return tile_size(extent, most, facts.machine.rows) if isinstance(extent, int) or facts.full_tile else 1
@@ -144,9 +145,25 @@ def _tests_lanes(r: TeStage) -> bool:
 
     Halide analyses each lane of each such tap: 36 taps of 8 neighbours took it minutes.
     """
+    return not isinstance(r.axes[-1].extent, int) and _selects_along(r)
+
+
+def _gathers_border(r: TeStage, facts: ScheduleFacts) -> bool:
+    """Whether a reduction reads an inlined border in a row of symbolic length, by lanes that are not adjacent there.
+
+    Each lane of each tap is a branch then: 18 taps of 8 neighbours were 420 KB, which took LLVM a minute.
+    """
     last = r.axes[-1]
-    chosen = [n.cond for n in walk(r.expr) if isinstance(n, Select)]
-    return not isinstance(last.extent, int) and any(Index(last.name) in walk(c) for c in chosen)
+    if isinstance(last.extent, int):
+        return False
+    symbols = axis_symbols((*r.axes, *reduce_axes(r.expr)))
+    apart = {n.source for n in loads(r.expr) if step(n, last.name, symbols, facts.f.shapes) not in (0, 1)}
+    return any(p.name in apart and _selects_along(p) for p in facts.inlined_into(r))
+
+
+def _selects_along(s: TeStage) -> bool:
+    """Whether a stage selects by the position along its last axis."""
+    return any(Index(s.axes[-1].name) in walk(n.cond) for n in walk(s.expr) if isinstance(n, Select))
 
 
 def _is_border(p: AnyStage, s: TeStage, sums: list[TeStage], facts: ScheduleFacts) -> bool:
