@@ -25,6 +25,7 @@ from occ.compiler.passes.methods.deform_conv.split_deform_conv import SplitDefor
 from occ.compiler.passes.methods.int8.round_operands import RoundOperands
 from occ.compiler.passes.methods.int8.use_byte_products import UseByteProducts
 from occ.compiler.passes.methods.int8.use_code_tables import UseCodeTables
+from occ.compiler.passes.methods.int8.widen_codes import WidenCodes
 from occ.compiler.passes.methods.strassen.use_strassen import UseStrassen
 from occ.compiler.passes.methods.winograd.use_winograd import UseWinograd
 from occ.compiler.passes.pipeline import Pipeline, on_codes, to_kernels
@@ -51,6 +52,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             ShareTiedWeights(),
             UseJoins(),
             Fuse(lazy_transpose=True),
+            WidenCodes(),
         ),
         "layout": (LayoutActivations(), NarrowWeights(), WidenWeights(), LayoutWeights(), PlaceJoins()),
         "scheduled": (

@@ -55,6 +55,7 @@ from occ.compiler.passes.methods.deform_conv.split_deform_conv import SplitDefor
 from occ.compiler.passes.methods.int8.round_operands import RoundOperands
 from occ.compiler.passes.methods.int8.use_byte_products import UseByteProducts
 from occ.compiler.passes.methods.int8.use_code_tables import UseCodeTables
+from occ.compiler.passes.methods.int8.widen_codes import WidenCodes
 from occ.compiler.passes.methods.strassen.use_strassen import UseStrassen
 from occ.compiler.passes.methods.winograd.use_winograd import UseWinograd
 
@@ -108,6 +109,7 @@ _PASSES: tuple[type[Pass], ...] = (
     UseCodeTables,
     UseStrassen,
     UseWinograd,
+    WidenCodes,
 )
 PASSES: Mapping[str, type[Pass]] = {kind.name: kind for kind in _PASSES}
 

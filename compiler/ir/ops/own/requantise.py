@@ -3,10 +3,11 @@
 # pyright: reportAttributeAccessIssue=false, reportArgumentType=false, reportCallIssue=false
 from __future__ import annotations
 
+from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.shape import broadcast_shapes
 from occ.compiler.ir.te.conversion import quantize
-from occ.compiler.ir.te.expr import call
+from occ.compiler.ir.te.expr import Cast, call, cast
 
 
 @op("fma", own_attributes="")
@@ -31,4 +32,18 @@ class Saturate:
         return t.map(shape, element, name="saturate")
 
 
-ALL = (Fma, Saturate)
+@op("saturate_f32", own_attributes="to=dtype")
+class SaturateF32:
+    """The result of `saturate` as f32: no code is packed into bytes to be widened again."""
+
+    def body(t, x, zero=None, *, a):
+        shape = x.shape if zero is None else broadcast_shapes(x.shape, zero.shape, op="saturate_f32")
+
+        def element(*i):
+            code = quantize(x.at(i), a.to, None if zero is None else zero.at(i))
+            return cast(F32, code.arg if isinstance(code, Cast) else code)
+
+        return t.map(shape, element, name="saturate")
+
+
+ALL = (Fma, Saturate, SaturateF32)
