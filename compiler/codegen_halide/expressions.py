@@ -10,7 +10,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from occ.compiler.codegen_halide.literals import cpp_type, dim_text, is_counted, literal_text
-from occ.compiler.ir.dim import Dim, Sym
+from occ.compiler.ir.dim import Dim, Sym, symbols
 from occ.compiler.ir.dtype import BOOL, F16, F32, I32, U64
 from occ.compiler.ir.dtype import I64 as I64_TYPE
 from occ.compiler.ir.te.expr import (
@@ -35,6 +35,7 @@ from occ.compiler.ir.te.walks import walk
 
 _SIGNS = {"add": "+", "sub": "-", "mul": "*", "lt": "<", "le": "<=", "eq": "==", "ne": "!="}
 _SMALL = 2.0**22
+_BORDER = 8  # positions that a border adds to an axis, at most
 _PLAIN_CALLS = {
     "abs": "abs", "sqrt": "sqrt", "tan": "tan", "sinh": "sinh", "cosh": "cosh", "asinh": "asinh", "acosh": "acosh",
     "atanh": "atanh", "floor": "floor", "ceil": "ceil", "trunc": "trunc", "round_even": "round",
@@ -129,9 +130,15 @@ class Printer:
         d = to_dim(e, self.axes)
         return d is not None and is_counted(d)
 
-    def _compared(self, e: Expr) -> str:
+    def _compared(self, e: Expr, other: Expr) -> str:
         """A side of a comparison: positions stay close to their tensors, sizes may not."""
-        return self._number(e) if _on_sizes(e) else self.index(e)
+        return self._number(e) if _on_sizes(e) and not self._is_near(e, other) else self.index(e)
+
+    def _is_near(self, size: Expr, position: Expr) -> bool:
+        """Whether a size differs from the extent of an axis by no more than a border."""
+        at, d = self.axes.get(position.name) if isinstance(position, Index) else None, to_dim(size, self.axes)
+        last = next(iter(symbols(at).values())).hi if isinstance(at, Sym) else None
+        return last is not None and d is not None and isinstance(n := d - last, int) and abs(n) <= _BORDER
 
     def index(self, e: Expr, *, wide: bool = False) -> str:
         """Index arithmetic as C++ ints, or as int64_t if `wide`."""
@@ -200,7 +207,7 @@ class Printer:
     def _binary(self, e: Binary, *, guarded: bool) -> str:
         a, b = (self.data(x, guarded=guarded) for x in (e.lhs, e.rhs))
         if is_index(e.lhs) and is_index(e.rhs):  # a comparison of positions
-            a, b = self._compared(e.lhs), self._compared(e.rhs)
+            a, b = self._compared(e.lhs, e.rhs), self._compared(e.rhs, e.lhs)
         match e.op:
             case "add" | "sub" | "mul" | "div" | "mod" if e.dtype == F16 and self.halves_in_f32:
                 return half_text(e.op, a, b)

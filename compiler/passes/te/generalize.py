@@ -27,6 +27,7 @@ from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
 from occ.compiler.passes.te.index_values import Border, IndexValues, index_values
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
 from occ.compiler.passes.te.measured_extents import SMALL, code_tables, measured_axes, short_parts
+from occ.compiler.passes.te.plane_sizes import plane_sizes
 from occ.compiler.passes.te.scaled_dims import scaled
 from occ.compiler.passes.te.uniform_loops import uniform_loops
 from occ.runtime.dataclass import dataclass
@@ -68,7 +69,7 @@ def generalized(f: TeFunc) -> General | None:
     if f.halide or not all(isinstance(s, TeStage) for s in f.stages):
         return None
     f, factors = _scaled(uniform_loops(f))
-    indices = index_values(f)
+    indices = plane_sizes(f) or index_values(f)
     found = _with_sizes(f, indices) if indices.values else None
     found = found or _with_sizes(f, IndexValues(f))
     if found is None:

@@ -135,7 +135,9 @@ class _Walk:
             return False
         if (stage, axis) not in self.regardless:
             self.regardless[stage, axis] = self._regardless(stage, axis)
-        free = {d.stage for d in self.f.schedule if d.call == "bound_storage"} | self.regardless[stage, axis]
+        free = self.regardless[stage, axis]
+        if not isinstance(self.extents.get(axis), int):  # memory of known size suffices for any number of positions
+            free = free | {d.stage for d in self.f.schedule if d.call == "bound_storage"}
         at = {str(d.args[1]) for d in homes if d.stage not in free}
         orders = [
             d.args for d in self.f.schedule if (d.stage, d.call, d.update) == (stage, "reorder", 0) and inner in d.args
