@@ -220,14 +220,14 @@ def _surroundings() -> Iterator[str]:
     for folder in map(Path, sys.path):
         if folder.is_dir():
             yield from sorted(n for n in os.listdir(folder) if n.endswith((".dist-info", ".egg-info")))
-    for package in ("occ", "occ.compiler", "occ.runtime"):
-        yield from (f"{f.name}: {_stamp(f)}" for f in files_of(package))
+    yield from (f"{f.name}: {_stamp(f)}" for f in files_of("occ"))  # with the compiler and the runtime
     for name in (os.environ.get("OCC_CXX"), "g++", "c++", "clang++"):
         found = shutil.which(name) if name else None
         yield f"{name}: {_stamp(os.path.realpath(found)) if found else None}"
     if home := os.environ.get("ASCEND_HOME_PATH"):  # the tables of a CANN toolkit, which decide kernels
         yield from (f"{f}: {_stamp(f)}" for f in sorted(Path(home).glob("opp/*/op_impl/ai*/**/config/**/*.json")))
-    yield f"{platform.platform()} {os.cpu_count()}"
+    kernel = os.uname()  # `platform.platform` starts a process
+    yield f"{kernel.sysname} {kernel.release} {kernel.machine} {platform.libc_ver()} {os.cpu_count()}"
     yield f"{os.environ.get('OCC_TARGET_CPU')}"
     yield _processor()
 
@@ -239,5 +239,5 @@ def _stamp(path: str | Path) -> str:
 
 def _processor() -> str:
     """The kernel's description of the first processor, without values that change."""
-    first = next(iter(processors()), {"": platform.processor()})
+    first = next(iter(processors()), None) or {"": platform.processor()}
     return "\n".join(f"{k}: {v}" for k, v in first.items() if "MHz" not in k and "bogomips" not in k.lower())

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import subprocess
+import sys
 import time
 from pathlib import Path
 
@@ -17,6 +19,7 @@ from occ.compiler.cache import artifact_cache
 from occ.compiler.cache import file_stamps as stamps_module
 from occ.compiler.cache.cache import Cache
 from occ.compiler.cache.file_stamps import Stamps
+from occ.compiler.cache.sources import files_of
 
 
 @pytest.fixture
@@ -127,6 +130,18 @@ def test_a_changed_compiler_builds_anew(occ_cli, model, monkeypatch, tmp_path):
     edited.write_text("x = 1\n")
     monkeypatch.setattr(artifact_cache, "files_of", lambda package: iter([edited]))
     assert not build(occ_cli, model)
+
+
+def test_the_key_covers_every_package_and_starts_no_process():
+    assert set(files_of("occ")) >= {*files_of("occ.compiler"), *files_of("occ.runtime")}
+    code = """
+import sys
+from occ.compiler.cache.artifact_cache import _surroundings
+sys.addaudithook(lambda event, args: sys.exit(f"it starts {args}") if event == "subprocess.Popen" else None)
+assert any(line.startswith("artifact_cache.py: ") for line in _surroundings())
+assert list(_surroundings())
+"""
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_a_damaged_note_is_a_miss(occ_cli, model, tmp_path):
