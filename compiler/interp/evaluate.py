@@ -42,7 +42,8 @@ from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 Array = np.ndarray
-LARGEST_BOX = 1 << 25  # elements of an intermediate; larger boxes are evaluated in slices of the first axis
+# Elements of an intermediate: larger boxes are evaluated in slices of the first axis, smaller where nothing is summed.
+LARGEST_BOX, IN_CACHE = 1 << 25, 1 << 18
 
 
 def run(f: TeFunc, inputs: Sequence[Array], dims: Mapping[str, int]) -> list[Array]:
@@ -81,12 +82,11 @@ def _check(checks: Sequence[Check], sources: Mapping[str, Array], dims: Mapping[
 def _stage(s: AnyStage, sources: Mapping[str, Array], dims: Mapping[str, int]) -> Array:
     if isinstance(s, Scatter):
         return _scatter(s, sources, dims)
-    box = _Box(s.axes, dims, sources)
-    out = np.empty(box.shape, s.dtype.numpy)
-    if out.size == 0:
+    box, reduced = _Box(s.axes, dims, sources), reduce_axes(s.expr)
+    if (out := np.empty(box.shape, s.dtype.numpy)).size == 0:
         return out
-    per_row = math.prod(box.shape[1:]) * math.prod(dim_value(a.extent, dims) for a in reduce_axes(s.expr))
-    rows = max(1, LARGEST_BOX // max(per_row, 1))
+    per_row = math.prod(box.shape[1:]) * math.prod(dim_value(a.extent, dims) for a in reduced)
+    rows = max(1, (LARGEST_BOX if reduced else IN_CACHE) // max(per_row, 1))
     if not box.shape or rows >= box.shape[0] or is_contraction(s.expr):
         out[...] = box.value(s.expr)
         return out

@@ -42,8 +42,16 @@ def test_absolute_values_of_narrow_integers_are_signed_in_halide() -> None:
     assert "cast<int8_t>(abs(" in generator(f, ())
 
 
-def test_the_interpreter_takes_large_results_some_rows_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(evaluate, "LARGEST_BOX", 7)  # two rows and a part of the third
+@pytest.mark.parametrize(
+    ("limit", "node", "want"),
+    [("IN_CACHE", "Neg(x)", lambda x: -x), ("LARGEST_BOX", "ReduceMax<keepdims=1>(x, a)", lambda x: x.max(1)[:, None])],
+)
+def test_the_interpreter_takes_large_results_some_rows_at_a_time(limit, node, want, monkeypatch) -> None:
+    monkeypatch.setattr(evaluate, limit, 7)  # two rows and a part of the third
+    firsts: list[slice | None] = []
+    box = evaluate._Box
+    monkeypatch.setattr(evaluate, "_Box", lambda *a, first=None: firsts.append(first) or box(*a, first=first))
     x = np.arange(15, dtype=np.float32).reshape(5, 3)
-    session = occ.compile(model_of("g (float[5, 3] x) => (float[5, 3] y) { y = Neg(x) }"), "interp")
-    np.testing.assert_array_equal(session.run({"x": x})["y"], -x)
+    graph = f"g (float[5, 3] x) => (float[5, n] y) <int64[1] a = {{1}}> {{ y = {node} }}"
+    np.testing.assert_array_equal(occ.compile(model_of(graph), "interp").run({"x": x})["y"], want(x))
+    assert all(part in firsts for part in (slice(0, 2), slice(2, 4), slice(4, 5)))
