@@ -34,6 +34,8 @@ def crossed_convolution(op: Op, rw: Rewriter) -> bool:
     has_border = any(op.a.pads or ()) or op.a.auto_pad not in ("NOTSET", "VALID", "")
     if (point and has_border) or not _is_worth_it(w):
         return False
+    if w[0, 0].size > 1 and not all(isinstance(n, int) for n in op.result.tensor.dims):
+        return False  # Halide refuses some sums of windows of symbolic extents
     b = rw.builder(op)
     window = {"auto_pad": op.a.auto_pad, "kernel_shape": w.shape[2:]}
     window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
