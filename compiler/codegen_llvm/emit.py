@@ -19,7 +19,7 @@ from occ.compiler.codegen_llvm.loop_plan import LoopPlan, lanes_of, plan_loops, 
 from occ.compiler.codegen_llvm.machine import CodeMachine
 from occ.compiler.codegen_llvm.memory import Env
 from occ.compiler.codegen_llvm.reductions import Reductions
-from occ.compiler.ir.dim import Dim
+from occ.compiler.ir.dim import Dim, is_multiple
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.te.approx import APPROXIMATIONS
 from occ.compiler.ir.te.expr import Axis, Call, Carried, Expr, Index, Load, Reduce, cast
@@ -128,7 +128,8 @@ class KernelEmitter(Reductions):
         whole = self.b.add(low, self._multiple(self.b.sub(high, low), plan.rows))
         for_loop(self.b, low, whole, plan.rows, [], some(plan.rows))
         if not isinstance(axis.extent, int):
-            for_loop(self.b, whole, high, 1, [], some(1))
+            if not is_multiple(axis.extent, plan.rows):
+                for_loop(self.b, whole, high, 1, [], some(1))
         elif rest := axis.extent % plan.rows:  # the last tile of all
             for_loop(self.b, I64(axis.extent - rest), high, rest, [], some(rest))
 
@@ -161,8 +162,9 @@ class KernelEmitter(Reductions):
 
         loop(I64(0), many, plan.columns)
         if not isinstance(high, ir.Constant):
-            loop(many, whole, 1)
-            loop(whole, high, 1, cut=True)
+            if not is_multiple(axis.extent, w * plan.columns):
+                loop(many, whole, 1)
+                loop(whole, high, 1, cut=True)
             return
         end = whole if _is_one(high, w) else high
         if rest := end.constant - many.constant:

@@ -31,9 +31,18 @@ class Expressions(Memory):
     # sizes
 
     def size(self, d: Dim, axes: dict[str, Any]) -> Any:
-        """A dim over sizes and axis positions as an i64."""
+        """A dim over sizes and axis positions as an i64; sizes alone are computed once, at the start."""
         if isinstance(d, int):
             return I64(d)
+        if (known := self.known.get(d)) is not None:
+            return known
+        if not all(s.name in self.sizes for s in d.symbols):
+            return self._sum(d, axes)
+        with self.at_start():
+            made = self.known[d] = self._sum(d, axes)
+        return made
+
+    def _sum(self, d: dim.Sym, axes: dict[str, Any]) -> Any:
         total = None
         for mono, coeff in d.terms:
             value = None

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from occ.compiler.codegen_llvm.dot_products import dot_of
 from occ.compiler.codegen_llvm.lane_steps import flat_offset, lane_step
 from occ.compiler.codegen_llvm.machine import CodeMachine
+from occ.compiler.codegen_llvm.tiles import TILE_ROWS
 from occ.compiler.codegen_llvm.transposed_loads import tile_width, transposed_axis
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
@@ -22,6 +23,7 @@ _BLOCK = 8192  # elements per task of a one-dimensional stage
 _ROWS = 4
 # How efficiently lanes a stride apart are read: one element, a vector, or what is chosen from a few vectors.
 _STRIDES: dict[Dim | None, float] = {1: 2.0, 0: 1.0, -1: 1.5, 2: 0.5, -2: 0.5, 3: 0.0, -3: 0.0, 4: 0.0, -4: 0.0}
+_OWN = 1.5  # how much better lanes along an axis of the stage are: sums of several rows share what they read
 _MOST_PARTS = 8
 _LONGEST = 2000  # nodes of the expressions of a tile, whose code grows with them
 
@@ -192,7 +194,8 @@ def _tile_sizes(s: TeStage, vector: str, width: int, tile: str, machine: CodeMac
     columns = next((c for c in (wide, wide - 1, wide + 1) if c and count % c == 0), min(wide, count))
     rows = max(most // columns, 1)
     if height is None:
-        return rows, columns
+        known = dim.factor_of(next((a.extent for a in s.axes if a.name == tile), 1))
+        return next((n for n in TILE_ROWS if known % n == 0 and n * columns <= most), rows), columns
     return min(range(max(rows - 2, 1), rows + 1), key=lambda n: (-height % n, -n)), columns
 
 
@@ -227,11 +230,11 @@ def _step(
 
 def _score(axis: str, s: TeStage, sources: Mapping[str, tuple[Dim, ...]], width: int) -> float:
     """How efficiently lanes along an axis read memory."""
-    extent = _extent(axis, s)
+    extent, is_summed = _extent(axis, s), axis not in {a.name for a in s.axes}
     score = sum(_STRIDES.get(step, -4.0) for step in _steps(axis, s, sources, width))
     if extent is not None and extent < 8:
-        score -= 3.0
-    return score + (0.5 if axis in {a.name for a in s.axes} else 0.0)
+        score -= 3.0 if is_summed else 4.0 * (1 - extent / 8)
+    return score if is_summed else score + _OWN
 
 
 def _tile_axis(s: TeStage, sources: Mapping[str, tuple[Dim, ...]], vector: str) -> str:

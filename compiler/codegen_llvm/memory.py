@@ -5,7 +5,8 @@
 from __future__ import annotations
 
 from collections import ChainMap
-from collections.abc import MutableMapping
+from collections.abc import Generator, MutableMapping
+from contextlib import contextmanager
 from dataclasses import field, replace
 from typing import Any
 
@@ -13,13 +14,13 @@ from llvmlite import ir
 
 from occ.compiler.codegen_llvm.lane_steps import in_memory_order
 from occ.compiler.codegen_llvm.machine import CodeMachine
-from occ.compiler.codegen_llvm.values import Ops, lanes, mangled, memory_type
+from occ.compiler.codegen_llvm.values import Ops, in_lanes, lanes, mangled, memory_type
 from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.dtype import DType
 from occ.compiler.ir.te.expr import Expr
 from occ.compiler.ir.te.function import Param, TeFunc
 from occ.compiler.native_entry.builder import Builder
-from occ.compiler.native_entry.types import FLOAT, I32, I64, PTR
+from occ.compiler.native_entry.types import FLOAT, I1, I32, I64, PTR
 from occ.runtime.dataclass import dataclass
 
 _FLOAT_SIZE = 4
@@ -79,6 +80,7 @@ class Memory:
         self._safe: dict[int, tuple[Expr, bool]] = {}
         self.pointers: dict[str, Any] = {}
         self.sizes: dict[str, Any] = {}
+        self.known: dict[Dim, Any] = {}  # what is computed from sizes alone
         self._read_arguments()
 
     def _read_arguments(self) -> None:
@@ -96,6 +98,15 @@ class Memory:
     def _read_buffer(self, p: Param, buffer: Any) -> None:
         host = self.b.bitcast(self.b.gep(buffer, [I32(_HOST_OFFSET)]), PTR.as_pointer())
         self.pointers[p.name] = self.b.bitcast(self.b.load(host), memory_type(p.type.dtype).as_pointer())
+
+    @contextmanager
+    def at_start(self) -> Generator[None]:
+        """Emit what all of the function may use."""
+        if self.b.block is self.fn.entry_basic_block:
+            yield
+            return
+        with self.b.goto_entry_block():
+            yield
 
     def _address(self, source: str, offset: Any) -> Any:
         return self.b.gep(self.pointers[source], [offset], inbounds=True)
@@ -117,14 +128,14 @@ class Memory:
         pointer = self.b.bitcast(address, kind.as_pointer())
         if mask is None:
             return self.b.load(pointer, align=dtype.itemsize)
-        zero = ir.Constant(kind, None)
+        zero = in_lanes(ir.Constant(kind.element, 0), width)
         loaded = self.o.call(f"llvm.masked.load.{mangled(kind)}.p0", kind, [pointer, I32(dtype.itemsize), mask, zero])
         return self._kept_apart(loaded, width * dtype.itemsize)
 
     def _lanes_from(self, mask: Any, lane: dict[int, int], n: int) -> Any:
         """The mask of a vector whose elements are some lanes of another one, and of which no others are read."""
         chosen = ir.Constant(ir.VectorType(I32, n), [I32(lane.get(k, lanes(mask))) for k in range(n)])
-        return self.b.shuffle_vector(mask, ir.Constant(mask.type, None), chosen)
+        return self.b.shuffle_vector(mask, in_lanes(I1(0), lanes(mask)), chosen)
 
     def _kept_apart(self, loaded: Any, size: int) -> Any:
         """Lanes of `size` bytes whose masked load LLVM may not fold into an operation under the same mask.

@@ -145,7 +145,7 @@ class Reductions(TransposedLoads):
         words = Load(f"{e.source} as {word.name}", e.index[:-1], word)
         if words.source not in self.pointers:
             entry = self.pointers[e.source]
-            with self.b.goto_entry_block():
+            with self.at_start():
                 self.pointers[words.source] = self.b.bitcast(entry, memory_type(word).as_pointer())
         flat = flat_offset([d for i in words.index if (d := to_dim(i, self.symbols)) is not None], shape)
         step = lane_step(flat, env.vector, env.width)

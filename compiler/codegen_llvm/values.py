@@ -15,7 +15,7 @@ from typing import Any
 from llvmlite import ir
 
 from occ.compiler.ir.dtype import BF16, BOOL, F16, F32, F64, DType
-from occ.compiler.native_entry.types import DOUBLE, FLOAT, HALF, I1, I32, I64
+from occ.compiler.native_entry.types import DOUBLE, FLOAT, HALF, I1, I8, I32, I64
 
 Value = Any  # llvmlite's values have no common public base with type information
 
@@ -48,16 +48,28 @@ def memory_type(dtype: DType) -> ir.Type:
     return HALF if dtype == F16 else ir.IntType(dtype.itemsize * 8)
 
 
-# LLVM's own object prints the text of a constant once, however often it is used.
+class _Short(ir.Constant):
+    """The same constant in all lanes, written once; llvmlite writes it for each."""
+
+    def __init__(self, kind: ir.Type, one: Any, text: str) -> None:
+        super().__init__(kind, one)
+        self._text = text
+
+    def _get_reference(self) -> str:
+        return self._text
+
+
+# llvmlite's own object makes the text of a constant once, however often it is used.
 @cache
 def undefined(kind: ir.Type) -> ir.Constant:
     """An undefined value, to insert lanes into."""
-    return ir.Constant(kind, ir.Undefined)
+    return _Short(kind, ir.Undefined, "undef")
 
 
 @cache
-def _zeros(n: int) -> ir.Constant:
-    return ir.Constant(ir.VectorType(I32, n), [0] * n)
+def in_lanes(one: ir.Constant, n: int) -> ir.Constant:
+    """A scalar constant in all lanes of a vector."""
+    return _Short(ir.VectorType(one.type, n), one, f"splat ({one})")
 
 
 @cache
@@ -83,17 +95,17 @@ class Ops:
         elif dtype not in (F64, F32):
             value = float(dtype.numpy.type(value))
         one = ir.Constant(base, value)
-        return ir.Constant(ir.VectorType(base, n), [one] * n) if n else one
+        return in_lanes(one, n) if n else one
 
     def splat(self, v: Value, n: int) -> Value:
         """A scalar in all lanes; a vector as it is."""
         if not n or lanes(v):
             return v
-        vector = ir.VectorType(v.type, n)
         if isinstance(v, ir.Constant):
-            return ir.Constant(vector, [v] * n)
+            return in_lanes(v, n)
+        vector = ir.VectorType(v.type, n)
         first = self.b.insert_element(undefined(vector), v, I32(0))
-        return self.b.shuffle_vector(first, undefined(vector), _zeros(n))
+        return self.b.shuffle_vector(first, undefined(vector), in_lanes(I32(0), n))
 
     def match(self, *values: Value) -> list[Value]:
         """Values broadcast to the widest number of lanes among them."""
@@ -134,7 +146,7 @@ class Ops:
 
     def _int(self, value: int, like: Value) -> Value:
         n = lanes(like)
-        return ir.Constant(ir.VectorType(I32, n), [I32(value)] * n) if n else I32(value)
+        return in_lanes(I32(value), n) if n else I32(value)
 
     def _from_bits(self, bits: Value, type_: ir.Type) -> Value:
         return self.b.bitcast(bits, type_)
@@ -194,7 +206,7 @@ class Ops:
 
     def _float_mod(self, a: Value, b: Value) -> Value:
         r = self.b.frem(a, b)
-        zero = ir.Constant(a.type, [0.0] * lanes(a)) if lanes(a) else ir.Constant(a.type, 0.0)
+        zero = self.splat(ir.Constant(a.type.element if lanes(a) else a.type, 0.0), lanes(a))
         differs = self.b.xor(self.b.fcmp_ordered("<", r, zero), self.b.fcmp_ordered("<", b, zero))
         moved = self.b.and_(differs, self.b.fcmp_unordered("!=", r, zero))
         result = self.b.select(moved, self.b.fadd(r, b), r)
@@ -304,7 +316,7 @@ class Ops:
         """A loaded value as a register value."""
         n = lanes(v)
         if dtype == BOOL:
-            return self.b.icmp_unsigned("!=", v, ir.Constant(v.type, [0] * n) if n else v.type(0))
+            return self.b.icmp_unsigned("!=", v, self.splat(I8(0), n))
         if dtype == F16:
             return self.b.fpext(v, register_type(dtype, n))
         if dtype == BF16:

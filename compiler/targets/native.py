@@ -80,7 +80,8 @@ class NativeOptions(JitOptions):
         "2",
         "as `-O` of the command line: on `cpu`, `2` makes kernels for any sizes that their schedules allow, so that "
         "layers, models and builds with the same structure share them; `3` makes them for the sizes of the model; "
-        "`1` is for the least time to a first result: LLVM optimises less, and `cpu-jit` compiles instead of `cpu`, "
+        "`1` is for the least time to a first result: LLVM optimises less, `cpu-jit` makes kernels for any sizes too, "
+        "and compiles instead of `cpu`, "
         "if it has all options that are given and code for the machine; otherwise `1` is as `2`, without methods and "
         "schedule variants that take long to compile",
         key="optimize",

@@ -7,7 +7,7 @@ import json
 import numpy as np
 import onnx
 import pytest
-from building import mlp, reference
+from building import mlp, model_of, reference
 
 import occ
 from occ.compiler.driver.compilation import Compilation
@@ -92,3 +92,34 @@ def test_a_stage_of_the_named_target_alone() -> None:
     compilation = Compilation(mlp(), Settings("cpu", options={"optimize": "1"}))
     with pytest.raises(occ.CompileError, match=r"(?s)no stage `halide`.*`-O1` of target `cpu` is code of `cpu-jit`"):
         compilation.advance("halide")
+
+
+def test_layers_share_kernels_whatever_their_sizes() -> None:
+    """Filters are in tiles of 16 or 8 and the rest are sizes of the call; rows of 20 are a kernel of their own."""
+    shapes = {"x": (1, 16, 14, 150), "y": (1, 32, 17, 200), "z": (1, 16, 14, 20)}
+    filters = {"u": (32, 16, 3, 3), "v": (64, 32, 3, 3), "w": (32, 16, 3, 3)}
+    given = ", ".join(f"float[{','.join(map(str, shape))}] {name}" for name, shape in {**shapes, **filters}.items())
+    model = model_of(
+        f"g ({given}) => (float[a,b,c,d] p, float[e,f,g,h] q, float[i,j,k,l] r) "
+        "{ p = Conv (x, u) q = Conv (y, v) r = Conv (z, w) }"
+    )
+    rng = np.random.default_rng(5)
+    feed = {n: rng.integers(-4, 5, shape).astype(np.float32) for n, shape in {**shapes, **filters}.items()}
+    for level, kernels in ("1", 2), ("3", 3):
+        compilation = Compilation(model, Settings("cpu-jit", options={"optimize": level}))
+        assert len(compilation.advance("lowered").te) == kernels
+    got = occ.compile(model, "cpu", options={"optimize": "1"}).run(feed)
+    for y, want in zip(got.values(), reference(model, feed), strict=True):
+        np.testing.assert_array_equal(y, want)
+
+
+def test_reads_at_positions_that_are_read() -> None:
+    """A function for any sizes that reads more often than the one for its sizes is not made."""
+    model = model_of(
+        "g (float[1, 2, 32, 32] x, float[1, 4] b, int64[1] i) => (float[1, 2, 3, 2] y) "
+        "{ y = RoiAlign <output_height = 3, output_width = 2> (x, b, i) }"
+    )
+    x = np.random.default_rng(3).standard_normal((1, 2, 32, 32), dtype=np.float32)
+    feed = {"x": x, "b": np.array([[1, 2, 30, 20]], np.float32), "i": np.zeros(1, np.int64)}
+    got = occ.compile(model, "cpu", options={"optimize": "1"}).run(feed)["y"]
+    np.testing.assert_allclose(got, reference(model, feed)[0], rtol=1e-5, atol=1e-6)

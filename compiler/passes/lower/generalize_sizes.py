@@ -39,7 +39,13 @@ class GeneralizeSizes(Pass):
     - The planes of Winograd convolutions that tiles do not fill, or of fewer than 25 tiles, or of which 8 are
       multiplied together: 1.06 (a UNet, Zen 4). Others share a kernel (te/plane_sizes.py), which Halide takes 1.5 times
       as long to compile: a slider has 51 kernels instead of 57.
+
+    Without schedules, as on `cpu-jit`, up to `rows` filters of a convolution or rows of a product are computed
+    together: where they are a multiple of it, or of a half or a quarter, that is kept. Rows of sums up to 128 long stay
+    numbers too, since the vectors in one decide how many rows that is: 1.1 (ResNet-50, Zen 4) to 4 (its last layers).
     """
+
+    rows: int = 1
 
     name: ClassVar[str] = "generalize-sizes"
 
@@ -50,7 +56,7 @@ class GeneralizeSizes(Pass):
         for name, f in known.items():
             if f.halide:
                 continue
-            found = generalized(f)
+            found = generalized(f, self.rows)
             ctx.hits[self.name] += found is not None
             shared = found or General(f, ())  # named by its schedule too: another one may become equal to it
             new, text = kernel_name(name.rpartition("_")[0], shared.function)

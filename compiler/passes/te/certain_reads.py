@@ -32,6 +32,9 @@ def uncertain_extents(f: TeFunc, g: TeFunc) -> Iterator[int]:
             if any((d.call, d.stage) == ("in_parts", s.name) for d in f.schedule):
                 at += [n for _, n in old]  # the borders of a join are extents of its operands
             yield from (n for n in at if isinstance(n, int))
+        if len(old) != len(new):  # a read at a position that is read became two, by sizes of different axes
+            yield from (n for _, n in old if isinstance(n, int))
+            continue
         for (i, extent), (j, wider) in zip(old, new, strict=True):
             if not within(j, wider, positions) and within(i, extent, fixed):
                 names = {x.name for x in of_kind(Index, i)}

@@ -26,7 +26,7 @@ from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
 from occ.compiler.passes.te.index_values import Border, IndexValues, index_values
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
-from occ.compiler.passes.te.measured_extents import SMALL, code_tables, measured_axes, short_parts
+from occ.compiler.passes.te.measured_extents import SMALL, code_tables, measured_axes, short_parts, short_rows
 from occ.compiler.passes.te.plane_sizes import plane_sizes
 from occ.compiler.passes.te.scaled_dims import scaled
 from occ.compiler.passes.te.uniform_loops import uniform_loops
@@ -60,18 +60,19 @@ class General:
         return (*known.values(), *(substitute(v, known) for v in self.values))
 
 
-def generalized(f: TeFunc) -> General | None:
+def generalized(f: TeFunc, rows: int = 1) -> General | None:
     """The function for any sizes, or None if no size becomes a dim or sizes are ambiguous.
 
     Args:
         f: scheduled, without checks.
+        rows: as of `loop_facts`.
     """
     if f.halide or not all(isinstance(s, TeStage) for s in f.stages):
         return None
     f, factors = _scaled(uniform_loops(f))
     indices = plane_sizes(f) or index_values(f)
-    found = _with_sizes(f, indices) if indices.values else None
-    found = found or _with_sizes(f, IndexValues(f))
+    found = _with_sizes(f, indices, rows) if indices.values else None
+    found = found or _with_sizes(f, IndexValues(f), rows)
     if found is None:
         return General(f, (), factors) if factors else None
     return replace(found, factors=factors)
@@ -89,12 +90,12 @@ def _scaled(f: TeFunc) -> tuple[TeFunc, dict[str, int]]:
     return made, factors
 
 
-def _with_sizes(f: TeFunc, indices: IndexValues) -> General | None:
+def _with_sizes(f: TeFunc, indices: IndexValues, rows: int) -> General | None:
     """The function with further dims instead of numbers."""
     kept: set[int] = set()
     for merged in (False, True):
         for _ in range(_TRIALS):
-            made = _Sizes(indices, frozenset(kept), merged=merged).general()
+            made = _Sizes(indices, frozenset(kept), rows, merged=merged).general()
             known = dict(zip(made.function.dims[len(f.dims) :], made.values, strict=True))
             if without_whole_parts(bind_dims(made.function, known)) != f:
                 break
@@ -126,10 +127,10 @@ class _Sizes:
     A dim may depend on others.
     """
 
-    def __init__(self, indices: IndexValues, kept: frozenset[int], *, merged: bool) -> None:
+    def __init__(self, indices: IndexValues, kept: frozenset[int], rows: int, *, merged: bool) -> None:
         self.f, self.parts, self.borders, self.kept = indices.function, indices.read, indices.borders, kept
         f = self.f
-        self.facts: LoopFacts = loop_facts(f)
+        self.facts: LoopFacts = loop_facts(f, rows)
         self.of_parts = not (rules := {d.rule for d in f.schedule}).isdisjoint((_WINOGRAD, _PRODUCT))
         self.parent: dict[Slot, Slot] = {}
         self.number: dict[Slot, int] = {}  # by slot, if it has one
@@ -139,6 +140,7 @@ class _Sizes:
         self.measured: set[Slot] = {(name, -1) for name in measured}
         self.measured |= {slot for s in f.stages for slot in code_tables(s, f)}
         self.measured |= {(name, -1) for s in f.stages for name in short_parts(s, self.parts)}
+        self.measured |= {(name, -1) for s in f.stages if rows > 1 for name in short_rows(s)}
         self.computed: dict[str, Dim] = {}  # by the call, of its other dims
         self.free = [*indices.values]  # new dims, in order
         self._slots()

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import field
-from math import lcm
+from math import gcd, lcm
 
 from occ.compiler.ir.dim import Sym, is_multiple
-from occ.compiler.ir.te.expr import Expr, Index, Reduce, Select, binary, wrap
+from occ.compiler.ir.te.expr import Axis, Expr, Index, Reduce, Select, binary, wrap
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.roles import SUM_BLOCK
 from occ.compiler.ir.te.schedule import AtMost, Directive
@@ -59,9 +59,33 @@ class LoopFacts:
     tests: list[Expr] = field(default_factory=list)
 
 
-def loop_facts(f: TeFunc) -> LoopFacts:
-    """What a function's schedule relies on about its axes' numeric extents."""
-    return _Walk(f).found
+def loop_facts(f: TeFunc, rows: int = 1) -> LoopFacts:
+    """What a function's schedule relies on about its axes' numeric extents.
+
+    Args:
+        f: scheduled.
+        rows: positions that share what they read along a row and are computed together, at most and without a schedule;
+            a half or a quarter of these are where extents are no multiple.
+    """
+    found = _Walk(f).found
+    for s in f.stages:
+        axis = _sharing_axis(s) if rows > 1 and isinstance(s, TeStage) else None
+        fit = gcd(axis.extent, rows) if axis is not None and isinstance(axis.extent, int) else 1
+        if axis is not None and 4 * fit >= rows:
+            facts = found.axes[axis.name]
+            facts.multiple_of = lcm(facts.multiple_of, fit)
+    return found
+
+
+def _sharing_axis(s: TeStage) -> Axis | None:
+    """The innermost axis of sums whose positions all read the same rows, each with other factors."""
+    if not reduce_axes(s.expr):
+        return None
+    read = [{x.name for i in n.index for x in of_kind(Index, i)} for n in loads(s.expr)]
+    rows = {name for names in read if s.axes and s.axes[-1].name in names for name in names}
+    return next(
+        (a for a in reversed(s.axes[:-1]) if a.name not in rows and any(a.name in names for names in read)), None
+    )
 
 
 class _Walk:

@@ -68,6 +68,16 @@ def measured_axes(s: AnyStage, f: TeFunc) -> set[str]:
     return small
 
 
+def short_rows(s: AnyStage) -> set[str]:
+    """The last axis of sums, if it is short.
+
+    How many vectors it has decides how many rows are computed together.
+    """
+    if not isinstance(s, TeStage) or not reduce_axes(s.expr):
+        return set()
+    return {a.name for a in s.axes[-1:] if isinstance(a.extent, int) and a.extent <= PLANE}
+
+
 def short_parts(s: AnyStage, read: Collection[tuple[str, int]]) -> set[str]:
     """The last axis of a stage that copies parts of rows, if these are short.
 
