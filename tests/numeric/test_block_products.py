@@ -233,17 +233,17 @@ def test_processors_without_byte_products_compute_the_same(features: str) -> Non
 @pytest.mark.parametrize(
     ("processor", "bits", "fetches"), [("x86-64-v3", 4, 3), ("x86-64-v3", 8, 3), ("x86-64-v2", 4, 0), ("znver4", 4, 0)]
 )
-def test_one_row_reads_a_weight_ahead_where_the_hardware_does_not(processor: str, bits: int, fetches: int) -> None:
-    """Codes, scales and zero points; not of several rows, which read a panel again and again."""
+def test_a_weight_is_read_ahead_where_the_hardware_does_not(processor: str, bits: int, fetches: int) -> None:
+    """Codes, scales and zero points, in each variant by the number of rows: tiles of 1, 2 and 4."""
     held = [tensor("b", packed(RNG.integers(0, 1 << bits, (N, BLOCKS, SIZE)), bits))]
     held += [tensor("s", np.full((N, BLOCKS), 0.1, np.float32))]
     held += [tensor("z", packed(RNG.integers(0, 1 << bits, (N, BLOCKS)), bits))]
     node = product("p", held, "y", 4)
     next(a for a in node.attribute if a.name == "bits").i = bits
     settings = Settings("cpu", options={"halide.target": PROCESSORS[processor]})
-    for rows, expected in ((1, fetches), (5, 0)):
+    for rows, variants in ((1, 1), (5, 1), ("rows", 3)):
         text = module_text(Compilation(model([node], [rows], held), settings).advance("scheduled"))
-        assert text.count(".fetch_beyond(") == expected
+        assert text.count(".fetch_beyond(") == fetches * variants
 
 
 @pytest.mark.parametrize(("bits", "zeros", "size"), [(4, False, 32), (4, True, 16), (8, True, 32), (2, False, 32)])

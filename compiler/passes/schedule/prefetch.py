@@ -13,8 +13,9 @@ from occ.compiler.targets.machine import Machine
 
 # Bytes from what is read to what is prefetched into L1, and into L2, by bits of a vector and byte products in a lane.
 # A token of a Llama of 300 million four-bit weights, x86-64-v3 on Zen 4: 9.0 ms without, 6.5 with both, 8.2 without the
-# second, 7.8 without the first, 6.9 with 4 and 16 KB, 6.7 with 16 and 32. With 128 bits arithmetic dominates (0.97 of
-# the speed), with 512 the hardware keeps up (0.87 to 1.07).
+# second, 7.8 without the first, 6.9 with 4 and 16 KB, 6.7 with 16 and 32. Two and four rows of [4096, 24576]: 3.2 to
+# 2.6 and 6.9 to 4.9 ms; 128 rows, which read a panel again and again, unchanged. With 128 bits arithmetic dominates
+# (0.97 of the speed), with 512 the hardware keeps up (0.87 to 1.07).
 _STREAMED = {(256, 2): (8 << 10, 16 << 10)}
 
 

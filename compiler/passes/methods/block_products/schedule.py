@@ -202,12 +202,10 @@ class _Variant:
             k = held.axes[-1]
             held.bound(k, 0, fixed(self.held.axes[-1])).vectorize(k)
             made += held.directives
-        if self.tile == 1:
-            made += self._ahead()
-        return [*made, *acc, *self._dot(row), *self._codes(block)]
+        return [*made, *acc, *self._dot(row), *self._codes(block), *self._ahead()]
 
     def _ahead(self) -> list[Directive]:
-        """Prefetches codes, scales and zero points, which a single row reads once."""
+        """Prefetches codes, scales and zero points, which a tile of rows reads once."""
         parts = self.parts
         weight = {p.name for p in self.f.params} - {parts.left, parts.steps}
         readers = [self.copies[s.name] for s in (parts.codes or parts.pairs or parts.dot, parts.acc)]
