@@ -52,6 +52,21 @@ def test_rows_of_any_length(name: str) -> None:
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.toolchain
+@pytest.mark.parametrize("op", ["MaxPool", "AveragePool", "LpPool"])
+def test_columns_of_any_length(op: str) -> None:
+    """Rows of a known length are summed down the columns first: no second schedule takes sums that loops of the first make."""
+    node = helper.make_node(op, ["x"], ["y"], kernel_shape=[4, 3], strides=[2, 1])
+    ports = [helper.make_tensor_value_info(k, TensorProto.FLOAT, s) for k, s in (("x", [1, 3, "h", 18]), ("y", None))]
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:])
+    m = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    reference, session = ReferenceEvaluator(m), occ.compile(m, "cpu", threads=2)
+    for height in (4, 5, 9, 17, 40):
+        x = np.random.default_rng(5).standard_normal((1, 3, height, 18)).astype(np.float32)
+        (want,) = reference.run(None, {"x": x})
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-5, atol=1e-5)
+
+
 @pytest.mark.parametrize("machine", machines.TARGETS)
 def test_the_size_of_a_run_decides(machine: str) -> None:
     from occ.compiler.driver.compilation import Compilation, Settings

@@ -38,9 +38,10 @@ def full_tile_rows(f: TeFunc, machine: Machine) -> TeFunc | Declined:
     for s in facts.roots:
         if isinstance(s, TeStage) and _rule_of(s, f) in (*_PLANAR, window.__name__) and _is_window(s, facts):
             tile = _together(s, f, machine)
-            if tile > 1 and not _is_cut(s.axes[-2].extent):
+            mine = _mine(s, f, machine)
+            if tile > 1 and not _is_cut(s.axes[-2].extent) and _reads_memory(mine, s, f):
                 test = AtMost(tile, s.axes[-2].extent)
-                made = with_variant(f, s, _mine(s, f, machine), test, lambda x, alone: _wide(x, alone, machine))
+                made = with_variant(f, s, mine, test, lambda x, alone: _wide(x, alone, machine))
                 return Declined("rows are never that long") if made is f else made
     return Declined("it has no small window along rows of symbolic length whose neighbours are computed together")
 
@@ -160,6 +161,12 @@ def _mine(s: TeStage, f: TeFunc, machine: Machine) -> list[TeStage]:
     facts = facts_of(f, machine)
     names = {x.name for x in facts.inlined_into(s)} | {d.stage for d in _wide(s, f, machine)} - {s.name}
     return [x for x in f.stages if isinstance(x, TeStage) and x.name in names]
+
+
+def _reads_memory(mine: list[TeStage], s: TeStage, f: TeFunc) -> bool:
+    """Whether stages of a variant read no other stage that is computed in loops, such as sums down the columns."""
+    placed = {d.stage for d in f.schedule if d.call == "compute_at"} - {x.name for x in (*mine, s)}
+    return placed.isdisjoint(n.source for x in mine for n in loads(x.expr))
 
 
 def _inside(s: TeStage, facts: ScheduleFacts) -> list[TeStage]:
