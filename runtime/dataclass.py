@@ -77,6 +77,7 @@ def _add(cls: type, name: str, text: _Text) -> None:
     def first(self: Any, *args: Any, **named: Any) -> Any:
         known: dict[str, Any] = {}
         exec(text(cls, known), known)
+        known[name].__qualname__ = first.__qualname__  # errors about arguments name it
         setattr(cls, name, known[name])
         return known[name](self, *args, **named)
 

@@ -106,7 +106,7 @@ def test_stored_ones_are_equal():
 
 def test_missing_arguments_are_reported():
     for _ in range(2):  # when the method is compiled, and afterwards
-        with pytest.raises(TypeError, match=r"__init__\(\) missing 1 required positional argument: 'a'"):
+        with pytest.raises(TypeError, match=r"^Stored\.__init__\(\) missing 1 required positional argument: 'a'"):
             Stored()
 
 
