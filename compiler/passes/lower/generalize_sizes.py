@@ -42,7 +42,7 @@ class GeneralizeSizes(Pass):
 
     Without schedules, as on `cpu-jit`, up to `rows` filters of a convolution or rows of a product are computed
     together: where they are a multiple of it, or of a half or a quarter, that is kept. Rows of sums up to 128 long stay
-    numbers too, since the vectors in one decide how many rows that is: 1.1 (ResNet-50, Zen 4) to 4 (its last layers).
+    numbers too, since the vectors in one decide how many rows that is.
     """
 
     rows: int = 1

@@ -25,9 +25,9 @@ _WINDOW = 7  # taps along an axis of a small window
 _STRIP = 16  # vectors of columns added together
 SHORT_STRIP = 8  # the same, of a symbolic number of columns
 # Taps that are unrolled: else only those of a row. Depthwise convolutions of 5x5 and 7x7 are as fast with a loop over
-# rows (three nets of PP-OCR 0.98 to 0.99 of the time, Zen 4), and Halide and LLVM take 0.3 of the time for 5x5, a ninth
-# for 7x7; 3x3 takes 1.02 (MobileNet v2) to 1.46 (one of PP-OCR). A maximum of 5x5 takes 0.69 of the time, and Halide a
-# seventh for it; of 3x3 1.02, and Halide and LLVM half of the work for it (Sapphire Rapids).
+# rows (three nets of PP-OCR 0.98 to 0.99 of the time on Zen 4, one of them 1.04 on AVX2), and Halide and LLVM take 0.3
+# of the time for 5x5, a ninth for 7x7; 3x3 takes 1.02 (MobileNet v2) to 1.46 (one of PP-OCR). A maximum of 5x5 takes
+# 0.69 of the time, and Halide a seventh for it; of 3x3 1.02, and Halide and LLVM half of the work (Sapphire Rapids).
 _MOST = 9
 _MOST_COMPARED = 8
 
