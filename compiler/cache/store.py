@@ -13,13 +13,14 @@ import os
 import re
 import tempfile
 import zipfile
-from collections.abc import Iterator
-from contextlib import suppress
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from occ.compiler.cache.cache import KINDS, Cache
 from occ.compiler.diagnostics import error
 from occ.runtime.dataclass import dataclass
+from occ.runtime.members import DAMAGE
 
 FORMAT = 1
 _HEAD = "store.json"
@@ -86,23 +87,32 @@ def import_(cache: Cache, file: Path) -> Store:
         CompileError: OCC0603 the file is not a store, or is damaged.
         OSError: it cannot be read, or the cache cannot be written.
     """
-    try:
-        with zipfile.ZipFile(file) as z:
+    size = 0
+    with file.open("rb") as opened:
+        with _refusing(file):
+            z = zipfile.ZipFile(opened)
             head = json.loads(z.read(_HEAD))
             if not isinstance(head, dict) or head.get("format") != FORMAT:
                 raise _refused(file, f"it has the format {head.get('format') if isinstance(head, dict) else head!r}")
             names = [n for n in z.namelist() if n != _HEAD and not n.endswith(_SUM)]
             for name in names:
                 _check(z, file, name)
-            size = 0
-            for name in names:
+        for name in names:
+            with _refusing(file):
                 data = z.read(name)
-                kind, _, key, suffix = _parts(file, name)
-                cache.put(kind, key, data, suffix)
-                size += len(data)
-    except (zipfile.BadZipFile, KeyError, ValueError, EOFError, NotImplementedError) as e:
-        raise _refused(file, str(e)) from None
+            kind, _, key, suffix = _parts(file, name)
+            cache.put(kind, key, data, suffix)
+            size += len(data)
     return Store(len(names), size, str(head.get("made_for", "")))
+
+
+@contextmanager
+def _refusing(file: Path) -> Generator[None]:
+    """What zipfile and json say about a damaged file is said as OCC0603."""
+    try:
+        yield
+    except (*DAMAGE, KeyError) as e:
+        raise _refused(file, str(e)) from None
 
 
 def _parts(file: Path, name: str) -> tuple[str, str, str, str]:

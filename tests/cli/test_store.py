@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import zipfile
 from pathlib import Path
 
@@ -10,6 +11,9 @@ import pytest
 from building import mlp
 
 from occ.compiler.cache import artifact_cache
+from occ.compiler.cache.cache import Cache
+from occ.compiler.cache.store import export, import_
+from occ.compiler.diagnostics import CompileError
 
 
 @pytest.fixture
@@ -71,6 +75,27 @@ def test_a_damaged_store_is_refused_whole(occ_cli, model, how, monkeypatch, tmp_
     assert "not a store of kernels" in ran.err
     assert not list((tmp_path / "second").rglob("*.o"))
     assert not list(tmp_path.parent.rglob("evil.o"))
+
+
+def test_a_store_with_any_byte_changed_is_refused_or_its_entries_are_whole(tmp_path):
+    data = random.Random(0).randbytes(200) + b"text " * 200  # deflated in several kinds of blocks
+    first = Cache(tmp_path / "first")
+    first.put("kernel", "ab12", data, ".o")
+    export(first, tmp_path / "kernels.store", "a machine")
+    good = (tmp_path / "kernels.store").read_bytes()
+    bad = tmp_path / "bad.store"
+    taken, codes = 0, set()
+    for at in range(len(good)):
+        bad.write_bytes(good[:at] + bytes([good[at] ^ 0x41]) + good[at + 1 :])
+        second = Cache(tmp_path / "second")
+        try:
+            taken += import_(second, bad).entries
+        except CompileError as e:
+            codes.add(e.diagnostics[0].code)
+        else:
+            assert second.path("kernel", "ab12", ".o").read_bytes() == data
+    assert codes == {"OCC0603"}
+    assert taken > 0  # times and attributes of members are covered by no digest
 
 
 def test_what_is_no_zip_is_refused(occ_cli, model):
