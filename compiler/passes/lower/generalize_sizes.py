@@ -34,6 +34,8 @@ class GeneralizeSizes(Pass):
     - Tables that have an element for each code of a byte: 1.5 (`QLinearSigmoid`).
     - The rows of borders up to 128 long (`Pad`): 1.8.
     - Parts of rows up to 128 long (`Slice`): 1.1 to 1.3 (Zen 4).
+    - The lanes that a sum of products adds up apart, one vector: 4 (filters of 256 taps, Zen 4), in memory instead of a
+      register.
     - The terms of products of up to 32: 1.04 to 1.1 (MobileNet v2), for 2 kernels more of 28. Up to 128 terms it is
       about 1.02, for 6 kernels more of 48 in a YOLOv8n.
     - The planes of Winograd convolutions that tiles do not fill, or of fewer than 25 tiles, or of which 8 are

@@ -51,6 +51,18 @@ def _pitch_axes(s: TeStage, f: TeFunc) -> set[str]:
     return {min(known, key=known.__getitem__)} if known else set()
 
 
+def _lanes_of_sum(s: TeStage) -> set[str]:
+    """The last axis of a sum that adds up lanes of a row apart.
+
+    It is one vector, which stays in a register.
+    `part[i, l] = sum[q](%p0[i, q * 16 + l] * %p1[q * 16 + l])`: a window that slides along rows has a last axis beside
+    its taps too, but its weights are the same everywhere.
+    """
+    lane, terms = s.axes[-1].name, {a.name for a in reduce_axes(s.expr)}
+    named = [[{x.name for x in of_kind(Index, i)} for i in n.index] for n in loads(s.expr)]
+    return {lane} if all(any(lane in i and terms & i for i in index) for index in named) else set()
+
+
 def measured_axes(s: AnyStage, f: TeFunc) -> set[str]:
     """Axes of a stage of a function whose extents stay numbers.
 
@@ -65,6 +77,7 @@ def measured_axes(s: AnyStage, f: TeFunc) -> set[str]:
     if isinstance(s, TeStage) and is_product(s):
         n = product(a.extent for a in terms)
         small |= {a.name for a in terms} if isinstance(n, int) and n <= FEW_TERMS else _pitch_axes(s, f)
+        small |= _lanes_of_sum(s) if s.axes else set()
     return small
 
 
