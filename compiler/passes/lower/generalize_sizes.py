@@ -38,6 +38,7 @@ class GeneralizeSizes(Pass):
       register.
     - The terms of products of up to 32: 1.04 to 1.1 (MobileNet v2), for 2 kernels more of 28. Up to 128 terms it is
       about 1.02, for 6 kernels more of 48 in a YOLOv8n.
+    - The channels of Winograd convolutions that do not fill vectors: 1.2 to 2, 1.02 to 1.04 of models (Zen 4).
     - The planes of Winograd convolutions that tiles do not fill, or of fewer than 25 tiles, or of which 8 are
       multiplied together: 1.06 (a UNet, Zen 4). Others share a kernel (te/plane_sizes.py), which Halide takes 1.5 times
       as long to compile: a slider has 51 kernels instead of 57.

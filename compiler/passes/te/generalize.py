@@ -26,7 +26,14 @@ from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
 from occ.compiler.passes.te.index_values import Border, IndexValues, index_values
 from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
-from occ.compiler.passes.te.measured_extents import SMALL, code_tables, measured_axes, short_parts, short_rows
+from occ.compiler.passes.te.measured_extents import (
+    SMALL,
+    code_tables,
+    measured_axes,
+    short_parts,
+    short_rows,
+    uneven_channels,
+)
 from occ.compiler.passes.te.plane_sizes import plane_sizes
 from occ.compiler.passes.te.scaled_dims import scaled
 from occ.compiler.passes.te.uniform_loops import uniform_loops
@@ -136,7 +143,7 @@ class _Sizes:
         self.number: dict[Slot, int] = {}  # by slot, if it has one
         self.size: dict[Slot, Dim] = {}  # by root of the class
         self.values = dict(indices.values)
-        measured = () if _WINOGRAD in rules else (name for s in f.stages for name in measured_axes(s, self.f))
+        measured = uneven_channels(f) if _WINOGRAD in rules else (n for s in f.stages for n in measured_axes(s, self.f))
         self.measured: set[Slot] = {(name, -1) for name in measured}
         self.measured |= {slot for s in f.stages for slot in code_tables(s, f)}
         self.measured |= {(name, -1) for s in f.stages for name in short_parts(s, self.parts)}

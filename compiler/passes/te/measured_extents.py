@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from occ.compiler.ir.dim import product
+from occ.compiler.ir.dim import is_multiple, product
 from occ.compiler.ir.dtype import U8
 from occ.compiler.ir.te.expr import Cast, Index, Load
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
@@ -108,6 +108,15 @@ def short_parts(s: AnyStage, read: Collection[tuple[str, int]]) -> set[str]:
         for x in of_kind(Index, i)
     }
     return {a.name for a in s.axes[-1:] if a.name in found and isinstance(a.extent, int) and a.extent <= PART}
+
+
+def uneven_channels(f: TeFunc) -> set[str]:
+    """The last axes of results that do not fill the vectors in which they are computed."""
+    vectors = {(d.stage, d.args[0]) for d in f.schedule if d.call == "vectorize"}
+    splits = [d for d in f.schedule if d.call == "split" and (d.stage, d.args[2]) in vectors]
+    lanes = {d.stage: d.args[3] for d in splits if isinstance(d.args[3], int)}
+    results = [s for s in f.stages if s.name in lanes.keys() & {r.name for r in f.results}]
+    return {a.name for s in results for a in s.axes[-1:] if not is_multiple(a.extent, lanes[s.name])}
 
 
 def code_tables(s: AnyStage, f: TeFunc) -> set[tuple[str, int]]:
