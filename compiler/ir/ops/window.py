@@ -13,7 +13,7 @@ from occ.compiler.ir.layout import Layout, in_panels
 from occ.compiler.ir.operator.random_shapes import convolved
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window_lanes import fits_planes, runs_along_rows
-from occ.compiler.ir.shape import assume_equal, equal_dims, equal_shapes, show_shape, surely_different
+from occ.compiler.ir.shape import assume_at_least, equal_dims, equal_shapes, show_shape, surely_different
 from occ.compiler.ir.te import functions as f
 from occ.compiler.ir.te.expr import Expr, cast, literal, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -64,8 +64,8 @@ def window_of(
         if clips and lower(space) < 0:
             if isinstance(space, int):
                 space = ceildiv(space, s) * s
-            elif not getattr(a, "ceil_mode", 0):
-                assume_equal(dim.minimum(ceildiv(space, s), 0), dim.minimum(floordiv(space, s), 0))
+            elif not getattr(a, "ceil_mode", 0):  # where they differ, the axis is shorter than the window
+                assume_at_least(size + b + e, r + dim.minimum(ceildiv(space, s) * s, 0))
         if isinstance(space, int) and space < (-s if clips else 0):
             raise Invalid(f"the window of `{name}` spans {r} elements, but the padded input has only {size + b + e}")
         if getattr(a, "ceil_mode", 0):
