@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Literal, Self
 
 from occ.compiler.diagnostics import error
-from occ.compiler.objects.processors import default_target
+from occ.compiler.objects.processors import PROCESSORS, default_target
 from occ.compiler.targets.machine import Machine, machine_of
 from occ.compiler.targets.option import Options, option
 from occ.runtime.dataclass import dataclass
@@ -90,6 +90,13 @@ class NativeOptions(JitOptions):
     def read(self, target: str, given: Mapping[str, str]) -> Self:
         """These options with the given values; the processor is OCC_TARGET_CPU's if none is given."""
         return super().read(target, {"halide.target": default_target(), **given})
+
+    def check(self) -> None:
+        """Reject a processor's name, which Halide does not know, besides what other options forbid."""
+        super().check()
+        if (name := self.halide_target) in PROCESSORS:
+            meant = f"`--target-cpu {name}`, which is short for `-C halide.target={PROCESSORS[name]}`"
+            raise error("OCC0603", f"option `halide.target` names the processor `{name}`, no Halide target", help=meant)
 
     @property
     def quick(self) -> bool:

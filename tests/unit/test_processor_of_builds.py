@@ -50,6 +50,13 @@ def test_a_processor_that_is_none(target: str, monkeypatch: pytest.MonkeyPatch) 
         occ.build(mlp(), target)
 
 
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+def test_a_processor_in_the_place_of_a_halide_target(target: str) -> None:
+    said = r"OCC0603.*names the processor `x86-64-v3`(.|\n)*--target-cpu x86-64-v3"
+    with pytest.raises(CompileError, match=said):
+        Compilation(mlp(), Settings(target, options={"halide.target": "x86-64-v3"}))
+
+
 def test_what_a_run_compiles_is_for_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A deferred operator, in a process that builds for another machine."""
     model = model_of("g (float[n, m] x, int64[k] axes) => (float[a, b] y) { y = ReduceSum(x, axes) }")
