@@ -17,6 +17,7 @@ from onnx import TensorProto, helper
 
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.driver.sessions import open_session
+from occ.compiler.driver.source import parsed
 
 pytestmark = pytest.mark.toolchain
 FETCHES = "prefetch"
@@ -103,6 +104,35 @@ def test_results_are_those_of_the_product(depth: int, columns: int) -> None:
         want = x.astype(np.float64) @ w
         (got,) = session.run({"x": x}).values()
         assert np.abs(got - want).max(initial=0) <= 1e-5 * np.abs(want).max(initial=1)
+
+
+BLOCKS = """module @m {stage="scheduled"} {
+  dim K "K"
+  func @main(%x: f32[64,K], %w: f32[K,512]) -> f32[64,512] as "y" {
+    %y = call(%x, %w) {dims=[dim<K>], te="blocks"} : f32[64,512]
+    return %y
+  }
+  te @blocks[K](%p0: f32[64,K], %p1: f32[K,512]) -> (y: f32[64,512]) {
+    acc[i<64, j<512] = sum[r<K//128](%p0[i, r * 128] * %p1[r * 128, j])
+    y[a<64, b<512] = acc[a, b]
+    schedule {
+      y.split(b, bo, bi, 32, Auto)
+      y.split(a, ao, ai, 8, Auto)
+      y.reorder(bi, ai, ao, bo)
+      acc.compute_at(y, ao)
+      acc.update.reorder(j, i, r)
+      acc.update.unroll(i)
+      acc.fetch_ahead(p1, 32768)
+    }
+  }
+}"""
+
+
+def test_a_loop_may_have_no_steps_at_a_typical_size() -> None:
+    """The lines of a panel are divided by the steps through it, and 64 terms have no block of 128."""
+    session = open_session(Compilation(parsed(BLOCKS), Settings("cpu")).artifact(), 1)
+    x, w = (np.random.default_rng(0).standard_normal(s, dtype=np.float32) for s in ((64, 300), (300, 512)))
+    np.testing.assert_allclose(session.run({"x": x, "w": w})["y"], x[:, :256:128] @ w[:256:128], rtol=1e-4, atol=1e-5)
 
 
 def cached(heads: int, groups: int, size: int, kind: int = TensorProto.FLOAT) -> onnx.ModelProto:

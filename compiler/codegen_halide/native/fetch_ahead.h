@@ -93,7 +93,8 @@ private:
         return !substitute(name, Variable::make(Halide::Int(32), "another"), e).same_as(e);
     }
 
-    // A typical run-time size: a panel and the steps through it grow alike, so the exact value does not matter.
+    // A typical run-time size: a panel and the steps through it grow alike, so the exact value does not matter. A loop
+    // over a large part of one, such as blocks of 128, may have no steps then.
     struct Typical : IRMutator {
         using IRMutator::visit;
         Expr visit(const Variable *op) override { return make_const(op->type, 64); }
@@ -136,7 +137,7 @@ private:
         }
         const auto [bytes, distance] = panels.at(load->name);
         const auto typical_bytes = typical(bytes), typical_steps = typical(steps);
-        if (!in_panel || k == 0 || tiles == 1 || !typical_bytes || !typical_steps) return body;
+        if (!in_panel || k == 0 || tiles <= 1 || !typical_bytes || typical_steps.value_or(0) <= 0) return body;
         const int64_t each = (*typical_bytes / kLine + *typical_steps * tiles - 1) / (*typical_steps * tiles);
         if (each > kMost) return body;
         const int wide = kLine / load->type.element_of().bytes();
