@@ -6,6 +6,7 @@ The types of a composite operator are inferred from the ops that it builds, so i
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -193,14 +194,14 @@ def assume_within(name: str, stages: Sequence[AnyStage], shapes: Mapping[str, Se
         Invalid: it certainly does not.
     """
     for n in needed(stages, shapes):
-        if n.certain and (upper(n.extent - n.last) <= 0 or upper(n.first) < 0):
+        if n.reads == 1 and (upper(n.extent - n.last) <= 0 or upper(n.first) < 0):
             where = f"{n.last} of {n.extent}" if upper(n.extent - n.last) <= 0 else str(n.first)
             what = f"`{n.source}`" if n.source in shapes else "what it computes"
             raise Invalid(f"`{name}` reads position {where} along axis {n.axis} of {what}")
         if lower(n.extent - n.last) <= 0:
             assume_at_least(n.extent, n.last + 1)
-        if lower(n.first) < 0:
-            assume_at_least(n.first, 0)
+        if (least := lower(n.first)) < 0:
+            assume_at_least(n.first, (1 - n.reads) * int(least) if isfinite(least) else 0)
 
 
 def _composite_types(op: Op, operands: Sequence[Value | None], given: Mapping[int, Elements] = {}) -> tuple[Type, ...]:

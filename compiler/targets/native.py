@@ -92,7 +92,7 @@ class NativeOptions(JitOptions):
         return super().read(target, {"halide.target": default_target(), **given})
 
     def check(self) -> None:
-        """Reject a processor's name, which Halide does not know, besides what other options forbid."""
+        """Reject a processor's name too, which Halide does not know."""
         super().check()
         if (name := self.halide_target) in PROCESSORS:
             meant = f"`--target-cpu {name}`, which is short for `-C halide.target={PROCESSORS[name]}`"

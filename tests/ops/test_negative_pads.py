@@ -58,3 +58,15 @@ def test_nothing_is_left_to_repeat(mode: str, target: str) -> None:
     session = occ.compile(model, target=target)
     with pytest.raises((occ.RunError, occ.CompileError), match="OCC0"):
         session.run({"x": X, "p": np.array([-7, 9])})
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_an_empty_tensor_is_padded_along_its_other_axes(target: str) -> None:
+    """The border of an empty axis is at position -1, which nothing reads where no pads are along it."""
+    model = model_of('g (float[m, n] x, int64[4] p) => (float[a, b] y) { y = Pad <mode = "edge"> (x, p) }')
+    session, runtime = both(model, target)
+    for shape, pads in ((3, 0), [1, 0, 0, 0]), ((0, 4), [0, 2, 0, 0]), ((0, 0), [0, 0, 0, 0]), ((2, 3), [1, 0, 0, 2]):
+        feeds = {"x": np.arange(np.prod(shape), dtype=np.float32).reshape(shape), "p": np.array(pads)}
+        np.testing.assert_array_equal(session.run(feeds)["y"], runtime.run(None, feeds)[0], str(pads), strict=True)
+    with pytest.raises(occ.RunError, match="OCC0503"):
+        session.run({"x": np.empty((3, 0), np.float32), "p": np.array([0, 2, 0, 0])})

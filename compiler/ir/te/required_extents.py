@@ -8,6 +8,7 @@ Other loads are in selects, which bodies guard, or at data-dependent indices, wh
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from typing import NamedTuple
 
 from occ.compiler.ir.dim import Dim, floordiv, lower, maximum, minimum, upper
@@ -24,7 +25,7 @@ class Needed(NamedTuple):
         axis: of it.
         extent: its extent.
         first, last: positions.
-        certain: whether some position is certainly computed, so that they are read for any sizes.
+        reads: 1 where some position is computed, so that they are read, and 0 where an axis is empty.
     """
 
     source: str
@@ -32,7 +33,7 @@ class Needed(NamedTuple):
     extent: Dim
     first: Dim
     last: Dim
-    certain: bool
+    reads: Dim
 
 
 class _Ends(NamedTuple):
@@ -104,7 +105,7 @@ def _of_load(load: Load, box: tuple[Axis, ...], known: Mapping[str, Sequence[Dim
         ends = _ends(i, extents)
         if ends is None or (lower(ends.low) >= 0 and lower(n - 1 - ends.high) >= 0):
             continue
-        yield Needed(load.source, k, n, ends.low, ends.high, all(lower(a.extent) > 0 for a in box))
+        yield Needed(load.source, k, n, ends.low, ends.high, reduce(minimum, extents.values(), 1))
 
 
 def _ends(e: Expr, extents: Mapping[str, Dim]) -> _Ends | None:
