@@ -41,6 +41,7 @@ def front_end() -> dict[str, str]:
         "mends.h",
         "repeats.h",
         "settle.h",
+        "tap_pairs.h",
         "tiles.h",
         "unroll_late.h",
         "whole_loops.h",

@@ -145,6 +145,7 @@ def test_every_source_of_the_package_is_listed():
         "mends.h",
         "repeats.h",
         "settle.h",
+        "tap_pairs.h",
         "whole_loops.h",
         "whole.h",
         "large_pages.h",

@@ -20,6 +20,7 @@
 #include "mends.h"
 #include "repeats.h"
 #include "settle.h"
+#include "tap_pairs.h"
 #include "tiles.h"
 #include "unroll_late.h"
 #include "whole_loops.h"
@@ -370,6 +371,7 @@ void compile(const char *name, const char *directory, const char *target) {
             pipeline.add_custom_lowering_pass(new whole::DenseRows());
             pipeline.add_custom_lowering_pass(new whole::BytePairs(fitting_pairs));
             pipeline.add_custom_lowering_pass(new whole::LaneSums());
+            if (!Halide::Target(target).has_feature(Halide::Target::AVX512)) pipeline.add_custom_lowering_pass(new whole::TapPairs());
         }
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels, Halide::Target(target)));
         if (!distances.empty()) pipeline.add_custom_lowering_pass(new whole::FetchBeyond(distances));
