@@ -182,8 +182,16 @@ NETS: dict[str, Callable[[Extent], onnx.ModelProto]] = {
 }
 
 
+def trial_net() -> onnx.ModelProto:
+    """One convolution of ones, which `occ doctor` tries: of ones f32[1,4,8,8] it makes 36 everywhere."""
+    g = Net("trial")
+    g.output(g.op("Conv", g.input("x", 1, 4, 8, 8), g.constant(np.ones((16, 4, 3, 3), np.float32))))
+    return g.model()
+
+
 def common_nets() -> Iterator[tuple[str, onnx.ModelProto]]:
     """Each network by name, for one input, any batch, and images of any size; then single layers."""
+    yield "the trial of `occ doctor`", trial_net()
     for name, made in NETS.items():
         yield f"{name}, one input", made(1)
         if name not in ("lstm", "bilstm", "gru"):

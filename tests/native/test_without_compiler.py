@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -15,6 +16,9 @@ from click.testing import CliRunner
 import occ
 from occ.cli import cli
 from occ.compiler.codegen_halide.toolchain import toolchain
+from occ.compiler.driver.settings import Settings
+from occ.compiler.tuning.common_nets import common_nets
+from occ.compiler.tuning.warm import warm
 
 pytestmark = pytest.mark.toolchain
 
@@ -70,6 +74,15 @@ def test_a_store_has_what_a_build_needs(store: Path, no_compiler: None, tmp_path
         for name, value in want.items():
             np.testing.assert_array_equal(got[name], linked[name], strict=True)
             np.testing.assert_allclose(got[name], value, rtol=1e-3, atol=1e-4)
+
+
+def test_doctor_tries_kernels_that_every_store_has(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.setenv("OCC_CACHE_DIR", str(tmp_path / "cache"))
+    warm([next(common_nets())], Settings("cpu"))
+    request.getfixturevalue("no_compiler")
+    assert re.search("trial cpu +ok", _run("doctor"))
 
 
 def test_kernels_that_are_missing_are_counted(store: Path, no_compiler: None) -> None:
