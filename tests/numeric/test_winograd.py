@@ -17,6 +17,7 @@ from occ.compiler.ir.ops.own.winograd import (
     points_of,
     transformed_weight,
 )
+from occ.compiler.passes.methods.winograd.schedule import block_of
 from occ.runtime.session import Session
 
 SHAPES = [(56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (13, 48, 80)]
@@ -182,6 +183,17 @@ def test_one_symbolic_size(channels: int) -> None:
     session = occ.compile(m, "cpu", threads=1)
     for width in (1, 4, 27, 28, 29, 60, 61, 130):
         agrees(session, w, b, (1, channels, 6, width), (1, 1, 1, 1))
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize(("width", "channels"), [(161, 64), (164, 64), (133, 144)])
+def test_rows_of_tiles_that_no_block_divides_are_cut_into_blocks(width: int, channels: int) -> None:
+    """A tile alone would stream the weights of all points for itself."""
+    across = -(-width // 4)
+    block, rows = block_of(across, 5, channels)
+    assert (rows, across % block != 0, 7 <= block <= 28) == (1, True, True)
+    m, w, b = model(18, width, channels, 32, [1, 1, 1, 1], batch=1)
+    agrees(occ.compile(m, "cpu", threads=1), w, b, (1, channels, 18, width), (1, 1, 1, 1))
 
 
 @pytest.mark.thinned
