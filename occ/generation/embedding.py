@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from occ.compiler.targets.default import DEFAULT
-from occ.generation.embedding_folder import POOLINGS, EmbeddingFolder
+from occ.generation.embedding_folder import POOLINGS, SENTENCES, TOKENS, EmbeddingFolder
 from occ.generation.names import IDS, LOGITS, MASK, POSITIONS
 from occ.generation.open import open_plain
 from occ.generation.tokenizer import Tokenizer
@@ -18,8 +18,6 @@ from occ.runtime.errors import RunError
 from occ.runtime.signature import numpy_dtype
 
 _TYPES = "token_type_ids"
-_SENTENCES = ("sentence_embedding", "sentence_embeddings")  # outputs that are already pooled
-_TOKENS = ("last_hidden_state", "token_embeddings")
 
 
 class TextEncoder:
@@ -121,8 +119,8 @@ class EmbeddingModel(TextEncoder):
         told = self.folder.normalize if normalize is None else normalize
         self._normalize = told is not False
         ranks = {o.name: len(o.shape) for o in self.session.outputs}
-        whole = [n for n in _SENTENCES if ranks.get(n) == 2] if pooling is None else []
-        of_tokens = [n for n in (*_TOKENS, *ranks) if ranks.get(n) == 3]
+        whole = [n for n in SENTENCES if ranks.get(n) == 2] if pooling is None else []
+        of_tokens = [n for n in (*TOKENS, *ranks) if ranks.get(n) == 3]
         if not whole and not of_tokens:
             raise RunError(
                 "OCC0501", f"`{self.folder.model}` returns no vectors of tokens or texts, but {', '.join(ranks)}",

@@ -13,7 +13,9 @@ from typing import Any
 
 import numpy as np
 
+from occ.compiler.frontend.onnx import read_file
 from occ.generation.folder import model_file, read_object
+from occ.generation.names import LOGITS
 from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
@@ -24,6 +26,8 @@ _POOLINGS = {
     "lasttoken": "pooling_mode_lasttoken",
 }  # fmt: skip
 POOLINGS = tuple(_POOLINGS)
+SENTENCES = ("sentence_embedding", "sentence_embeddings")  # outputs that are already pooled
+TOKENS = ("last_hidden_state", "token_embeddings")
 _ACTIVATIONS = {"Identity": lambda x: x, "Tanh": np.tanh, "ReLU": lambda x: np.maximum(x, 0)}
 
 
@@ -102,13 +106,28 @@ class EmbeddingFolder:
 
 
 def encoder_kind(path: Path) -> str:
-    """The task of a folder's model: `embedding` or `reranking`; empty if it is not known to be a text encoder."""
+    """The task of a folder's model: `embedding` or `reranking`; empty if it is not known to be a text encoder.
+
+    Raises:
+        CompileError: the model cannot be read.
+    """
     if not path.is_dir():
         return ""
     kinds = read_object(path / "config.json").get("architectures")
     if isinstance(kinds, list) and any(str(k).endswith("ForSequenceClassification") for k in kinds):
         return "reranking"
-    return "embedding" if any((path / name).exists() for name in ("modules.json", "1_Pooling")) else ""
+    told = any((path / name).exists() for name in ("modules.json", "1_Pooling"))
+    return "embedding" if told or _returns_vectors(path) else ""
+
+
+def _returns_vectors(home: Path) -> bool:
+    """Whether the graph of a folder returns vectors by name, and no logits: few exports come with `modules.json`."""
+    try:
+        model = model_file(home, read_object(home / "genai_config.json").get("model", {}))
+    except RunError:  # said by whatever opens the folder
+        return False
+    names = {o.name for o in read_file(model)[0].graph.output} if model.suffix == ".onnx" else set[str]()
+    return not names.isdisjoint((*SENTENCES, *TOKENS)) and LOGITS not in names
 
 
 def _modules(home: Path) -> tuple[tuple[str, ...], tuple[Dense, ...], bool | None]:

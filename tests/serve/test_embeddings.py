@@ -137,3 +137,11 @@ def test_folders_tell_what_is_served(tmp_path: Path) -> None:
     (ranker / "config.json").write_text(json.dumps({"architectures": ["BertForSequenceClassification"]}))
     assert encoder_kind(ranker) == "reranking"
     assert encoder_kind(tmp_path) == encoder_kind(tmp_path / "none.gguf") == ""
+
+
+def test_exports_without_a_description_are_told_by_what_they_return(tmp_path: Path) -> None:
+    """optimum's export for feature extraction has no modules.json."""
+    from occ.generation.embedding_folder import encoder_kind
+
+    for outputs, kind in (("last_hidden_state", "embedding"), ("sentence_embedding", "embedding"), ("logits", "")):
+        assert encoder_kind(write_folder(tmp_path / outputs, outputs)) == kind

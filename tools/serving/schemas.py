@@ -12,7 +12,7 @@ _PATTERNS = (
     r"^[a-z]{2,6}$",
     r"^\d{4}-\d{2}-\d{2}$",
     r"^(red|green|blue)$",
-    r"^[A-Z][a-z]+ [A-Z][a-z]{1,8}$",
+    r"^[A-Z][a-z]{1,8} [A-Z][a-z]{1,8}$",
     r"^#[0-9a-f]{6}$",
 )
 _FORMATS = ("date", "uuid", "ipv4")  # a time may have a fraction of any length
