@@ -21,7 +21,20 @@ g (float[n, 24] x, uint8[n, 24] q, float[1, 24, 3, h] p) => (float[n, 1033] a, f
 
 @pytest.mark.parametrize(
     ("extent", "lanes", "width"),
-    [(50257, 8, 16), (6625, 16, 32), (1033, 16, 32), (1000, 16, 48), (80, 16, 16), (1024, 16, 32), (7, 16, 0)],
+    [
+        (50257, 8, 16),
+        (6625, 16, 32),
+        (1033, 16, 32),
+        (1000, 16, 48),
+        (80, 16, 16),
+        (1024, 16, 32),
+        (7, 16, 0),
+        (200, 16, 16),
+        (200, 8, 16),
+        (40, 8, 16),
+        (24, 8, 24),
+        (8, 8, 8),
+    ],
 )
 def test_panels_have_two_vectors_where_one_more_is_little(extent, lanes, width):
     assert panel_width(extent, lanes, 8) == width
