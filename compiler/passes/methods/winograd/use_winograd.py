@@ -9,6 +9,7 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.ops.own.winograd import SIZE, SMALL, outputs_of, points_of, transformed_weight
+from occ.compiler.ir.ops.window import window_of
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass, finish
 from occ.runtime.dataclass import dataclass
@@ -45,10 +46,8 @@ class UseWinograd(Pass):
                 if (w.name, size) not in made:
                     made[w.name, size] = m.add_weight(f"{w.name}.winograd", transformed_weight(w.data, size))
                 x, _, bias = (*op.operands, None)[:3]
-                pads = tuple(op.a.pads or (0, 0, 0, 0))
-                rw.replace(
-                    op, [rw.builder(op).winograd(x, made[w.name, size], bias, kernel_shape=w.data.shape[2:], pads=pads)]
-                )
+                taps, pads = w.data.shape[2:], _pads(op, w)
+                rw.replace(op, [rw.builder(op).winograd(x, made[w.name, size], bias, kernel_shape=taps, pads=pads)])
                 used += 1
                 m.release_weight(w)
         m.drop_unused_weights()
@@ -62,12 +61,11 @@ def _pays(op: Op, lanes: int) -> bool:
         return False
     plain = a.group == 1 and all(k == 1 for k in (*(a.strides or ()), *(a.dilations or ())))
     taps = w.data.shape[2:]
-    if not plain or a.auto_pad not in ("NOTSET", "") or not {*taps} <= {*TAPS} or {*taps} == {1}:
+    if not plain or not {*taps} <= {*TAPS} or {*taps} == {1}:
         return False
-    pads = op.a.pads or (0, 0, 0, 0)
     filters, channels = w.data.shape[:2]
     if (
-        not all(isinstance(p, int) and p >= 0 for p in pads)
+        not all(isinstance(p, int) and p >= 0 for p in _pads(op, w))
         or min(filters, channels) < LEAST_CHANNELS
         or channels % lanes
     ):
@@ -75,6 +73,14 @@ def _pays(op: Op, lanes: int) -> bool:
     sizes = list(zip(op.result.tensor.dims[2:], taps, strict=True))
     tiles = all(k == 1 or not isinstance(n, int) or n > outputs_of(k) for n, k in sizes)  # two each way
     return tiles and prod(_gain(n, k) for n, k in sizes) >= _LEAST_GAIN
+
+
+def _pads(op: Op, w: Weight) -> tuple[Dim, ...]:
+    """The border of a convolution, by `pads` or by `auto_pad`."""
+    x = op.operands[0]
+    assert x is not None
+    window = window_of(op.name, x.tensor.dims[2:], w.data.shape[2:], op.a)
+    return (*window.before, *window.after)
 
 
 def _size(op: Op, w: Weight) -> int:
