@@ -18,6 +18,7 @@ from onnx import TensorProto, helper
 from occ.compiler.driver.compilation import Compilation, Settings
 from occ.compiler.driver.sessions import open_session
 from occ.compiler.driver.source import parsed
+from occ.compiler.objects.processors import PROCESSORS
 
 pytestmark = pytest.mark.toolchain
 FETCHES = "prefetch"
@@ -52,6 +53,15 @@ def disassembled(code: bytes, folder: Path) -> str:
 def test_the_code_fetches(rows, depth, columns, fetched, tmp_path: Path) -> None:
     settings = Settings("cpu", options={"optimize": "3"})  # a kernel for any sizes always fetches
     made = Compilation(product_of(rows, depth, columns)[0], settings).artifact()
+    assert (FETCHES in disassembled(made.code, tmp_path)) == fetched
+
+
+@needs_objdump
+@pytest.mark.parametrize(("depth", "fetched"), [(16, False), (256, True)])
+def test_kernels_of_any_size_fetch_no_short_panels(depth, fetched, tmp_path: Path) -> None:
+    """Each tile of a short sum prefetched lines that were in the cache."""
+    settings = Settings("cpu", options={"optimize": "2", "halide.target": PROCESSORS["x86-64-v3"]})
+    made = Compilation(product_of(3136, depth, 320)[0], settings).artifact()
     assert (FETCHES in disassembled(made.code, tmp_path)) == fetched
 
 

@@ -16,6 +16,9 @@ _RULE = "packed_contraction"
 _ROW = [(call, 0, "elementwise") for call in ("split", "vectorize", "parallel")]  # of a long row that threads share
 _TASKS = 8  # as many as `parallel` asks for
 _LINE = 64  # bytes of a cache line
+# Bytes of panels that are not prefetched: the first tile waits less for them than all tiles take to prefetch. Two
+# pictures by MobileNet v2 in codes, x86-64-v3 on Zen 4: 12.2 --> 11.8 ms.
+_SHORT = 2048
 
 
 def uniform_loops(f: TeFunc) -> TeFunc:
@@ -137,7 +140,7 @@ def _in_blocks(p: _Product, extents: dict[str, Dim]) -> list[Directive]:
 
 
 def _fetched(f: TeFunc) -> TeFunc:
-    """The function with prefetches of packed weights, however few they are."""
+    """The function with prefetches of packed weights, however few they are, in panels that are not short."""
     known = {d.args[0]: d for d in f.schedule if d.call == "fetch_ahead" and d.rule == _RULE}
     made = [d for d in f.schedule if d not in known.values()]
     for p in f.params:
@@ -145,7 +148,7 @@ def _fetched(f: TeFunc) -> TeFunc:
         reader = next((s for s in f.stages if _reads_panels(s, p)), None)
         if p.name in known:
             made.append(known[p.name])
-        elif reader is not None and isinstance(size, int) and size % _LINE == 0:
+        elif reader is not None and isinstance(size, int) and size % _LINE == 0 and size > _SHORT:
             made.append(Directive(reader.name, "fetch_ahead", (p.name, size), rule=_RULE))
     return replace(f, schedule=tuple(made))
 
