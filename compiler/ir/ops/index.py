@@ -54,7 +54,7 @@ def positions(t: Builder, indices: Tensor, extents: Sequence[Dim], name: str) ->
 
     def position(*k: Expr) -> Expr:
         index = cast(I64, indices[k])
-        at = where(index < 0, index + limit(*k), index)
+        at = index if known and min(given or (0,)) >= 0 else where(index < 0, index + limit(*k), index)
         return at if known or not constant else clamp(at, 0, limit(*k) - 1)  # constants become part of the expression
 
     return position

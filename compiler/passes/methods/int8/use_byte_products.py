@@ -121,7 +121,7 @@ def _product(op: Op, rw: Rewriter, lanes: _Lanes) -> bool:
     some, how = lanes.of(rows, 0)
     weight = b.constant(_in_groups(rows, 0, some))
     total = b.constant(w.sum(0, dtype=np.int64).astype(np.int32)) if moved else None
-    codes = x if order is None else b.Gather(x, b.constant(order, I64), axis=-1)
+    codes = x if order is None else b.Gather(x, b.constant(order, I32), axis=-1)
     made = b.matmul_dot(codes, weight, total, zero, **how)
     if points is not None:
         made = b.less_points(made, _sums(x, zero, x.tensor.rank - 1, w.shape[0], b), b.constant(points))
