@@ -37,7 +37,8 @@ from occ.compiler.targets.machine import Machine
 
 _TWOS = 2  # unroll factor of products of i16 pairs: with more, LLVM reorders the sums and spills
 _LARGE = 16  # sums of a tile that hide what the loop around them takes
-_ROWS = 4  # of a convolution with one filter, and of crossed products: with more, what they share leaves registers
+_ROWS = 4  # of convolutions with one filter, and of byte products in pairs: with more, what they share leaves registers
+_MANY = 32  # registers that hold a whole tile of products in pairs
 _SMALL = 100_000  # multiply-adds that take less than 2 us: a second thread would not have started
 
 
@@ -76,7 +77,7 @@ def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     if wanted and (width % wanted == 0 or (not found.panel and nominal(extent_of(acc, found.lanes)) >= wanted)):
         width = wanted
     most = _most_rows(width // lanes, facts.machine)
-    most = min(most, _ROWS) if one_filter or crossed_product(acc.expr) is not None else most
+    most = min(most, _ROWS) if one_filter or _fills_registers(acc, facts.machine) else most
     rows = tile_size(extent_of(acc, found.tile), most, facts.machine.rows) if found.tile else 1
     return _tile(s, acc, found, width, lanes, rows, facts)
 
@@ -91,6 +92,12 @@ def _most_rows(vectors: int, machine: Machine) -> int:
         return max(machine.accumulators // vectors, 1)
     fitting = (machine.registers - vectors - 1) // vectors if vectors == 3 else machine.registers
     return min(machine.accumulators // 2, fitting)
+
+
+def _fills_registers(acc: TeStage, machine: Machine) -> bool:
+    """Whether a product of bytes takes registers beside its sums: weights in pairs, products, and ones to add pairs."""
+    pairs = isinstance(acc.expr, Reduce) and product_in_pairs(acc.expr) is not None and machine.registers < _MANY
+    return pairs or crossed_product(acc.expr) is not None
 
 
 def _down_rows(acc: TeStage, c: Contraction) -> Contraction | None:
