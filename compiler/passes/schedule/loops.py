@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from occ.compiler.ir.dim import Dim, factor_of, is_multiple
+from occ.compiler.ir.dim import Dim, ceildiv, factor_of, is_multiple
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Axis
 from occ.compiler.ir.te.schedule import Directive
@@ -17,8 +17,7 @@ Directives = list[Directive]
 def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
     """Rows of a register tile, up to `most`; for a symbolic extent a divisor, if there is one.
 
-    Results past the extent are wasted, and every tile reloads its weights, which costs about as much as a row. A
-    divisor needs no tail. A user's hint takes precedence.
+    A divisor needs no tail. A user's hint takes precedence.
     """
     if wanted:
         return min(wanted, extent) if isinstance(extent, int) else wanted
@@ -26,7 +25,15 @@ def tile_size(extent: Dim, most: int, wanted: int = 0) -> int:
         return next((t for t in range(most, most // 2, -1) if is_multiple(extent, t)), most)
     if extent <= most:
         return extent
-    return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * (t + 1), -t))
+    return min(range(most, most // 2, -1), key=lambda t: (tile_cost(extent, t), -t))
+
+
+def tile_cost(extent: Dim, rows: int) -> Dim:
+    """What register tiles of `rows` take for an extent, counted in rows.
+
+    Results past the extent are wasted, and every tile reloads its weights, which costs about as much as a row.
+    """
+    return ceildiv(extent, rows) * (rows + 1)
 
 
 def tasks(extent: Dim, step: int = 1) -> int:
