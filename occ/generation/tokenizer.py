@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any
 
@@ -100,6 +100,26 @@ class Tokenizer:
         Raises:
             RunError: OCC0501 the model has no chat template, it rejects the messages, or `jinja2` is not installed.
         """
+        try:
+            made = self._compiled_template.render(
+                **{"tools": tools, "documents": None, "add_generation_prompt": True, **self.special, **more},
+                messages=list(messages), raise_exception=_refuse, strftime_now=datetime.now().strftime,
+            )  # fmt: skip
+        except RunError:
+            raise
+        except Exception as e:  # a template is a program: it can fail in any way
+            raise RunError(
+                "OCC0501", f"the chat template rejects these messages: {e}", "change them, or the template"
+            ) from None
+        return self.encode(made, special=False)
+
+    @cached_property
+    def _compiled_template(self) -> Any:
+        """The chat template, compiled once: that takes longer than to render it.
+
+        Raises:
+            RunError: as `chat`; whatever else Jinja raises.
+        """
         if not self.template:
             raise RunError("OCC0501", "the model has no chat template", "pass a prompt, or add a chat_template.jinja")
         try:
@@ -110,16 +130,7 @@ class Tokenizer:
             trim_blocks=True, lstrip_blocks=True, extensions=["jinja2.ext.loopcontrols", _generation_blocks()]
         )
         places.filters["tojson"] = _json
-        try:
-            made = places.from_string(self.template).render(
-                **{"tools": tools, "documents": None, "add_generation_prompt": True, **self.special, **more},
-                messages=list(messages), raise_exception=_refuse, strftime_now=datetime.now().strftime,
-            )  # fmt: skip
-        except Exception as e:  # a template is a program: it can fail in any way
-            raise RunError(
-                "OCC0501", f"the chat template rejects these messages: {e}", "change them, or the template"
-            ) from None
-        return self.encode(made, special=False)
+        return places.from_string(self.template)
 
 
 def _refuse(message: str) -> Any:

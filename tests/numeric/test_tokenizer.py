@@ -88,6 +88,16 @@ def test_templates_have_what_those_of_transformers_have(file: Path) -> None:
     assert made == '<s>{"content": "é <b>"}|4'
 
 
+def test_templates_are_compiled_once(file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server renders one for each chat: to compile it takes 40 to 130 times as long."""
+    environment = pytest.importorskip("jinja2").Environment
+    compile_, count = environment.compile, []
+    monkeypatch.setattr(environment, "compile", lambda *a, **k: count.append(1) or compile_(*a, **k))
+    tokenizer = Tokenizer(file, "{{ messages[0].content }}{{ more }}")
+    made = [tokenizer.decode(tokenizer.chat([{"content": c}], more=m)) for c, m in (("a", "b"), ("c", "d"))]
+    assert (made, len(count)) == (["ab", "cd"], 1)
+
+
 def test_a_file_that_is_no_tokenizer_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
     with pytest.raises(occ.RunError, match="not a tokenizer"):
