@@ -20,9 +20,11 @@ class GeneralizeSizes(Pass):
 
         `te @f[](%x: f32[3136,64], ..)`, `te @g[](%x: f32[784,128], ..)` --> `te @f[D0, D1](%x: f32[4*D0,8*D1], ..)`
     The schedule was chosen for the actual sizes, so tiles and the order of sums are those of a kernel for these sizes
-    alone. The outer loops of products take one form (te/uniform_loops.py): how long blocks of rows and columns are
-    decides their order, and is a value of the call, as are how far apart rows are, the blocks of long rows of maps, the
-    steps of windows of more than 8 terms, the starts of slices, and long borders before a row (te/index_values.py).
+    alone. The outer loops of products take one form (te/uniform_loops.py), also in their variants for few rows: how
+    long blocks of rows and columns are decides their order, and is a value of the call, as are how far apart rows are,
+    the blocks of long rows of maps, the steps of windows of more than 8 terms, the starts of slices, and long borders
+    before a row (te/index_values.py). The last vector of a row of a map or window overlaps the one before, so that no
+    row need be a multiple of vectors. 25 models have 723 kernels instead of 744.
     Extents that it unrolls or keeps in registers stay numbers: taps of windows, colour channels, tiles. So do those
     that pay to be known, measured on Sapphire Rapids as the time of a kernel for any such extent over one that knows
     it:

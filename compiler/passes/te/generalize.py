@@ -25,7 +25,7 @@ from occ.compiler.passes.te.certain_reads import axes_of, uncertain_extents
 from occ.compiler.passes.te.dim_names import named_by_role
 from occ.compiler.passes.te.fetch_sizes import bytes_of_panels
 from occ.compiler.passes.te.index_values import Border, IndexValues, index_values
-from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts
+from occ.compiler.passes.te.loop_facts import AxisFacts, LoopFacts, cut_short, loop_facts, multiple
 from occ.compiler.passes.te.measured_extents import (
     SMALL,
     code_tables,
@@ -258,7 +258,7 @@ class _Sizes:
         if not SMALL < n <= MOST_COUNTED or n in self.kept or measured or _is_known(facts):
             self.size[root] = n  # beyond what kernels count: an axis of an empty tensor
             return
-        by = lcm(*(x.multiple_of for x in facts), *(t for t in self._tiles(root) if n % t == 0))
+        by = lcm(multiple(facts), *(t for t in self._tiles(root) if n % t == 0))
         least = max((x.at_least for x in facts), default=1)
         self.size[root] = by * self._symbol(n // by, max(-(-least // by), 1))
 

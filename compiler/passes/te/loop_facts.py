@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import field
 from math import gcd, lcm
 
@@ -26,6 +27,8 @@ class AxisFacts:
         cut: stages with a loop over it in steps of known length.
         multiple_of: the extent is a multiple of it.
         at_least: the extent is no less.
+        overlapped: a multiple of the steps whose last overlaps the one before.
+        in_tiles: a multiple of the steps, without a tail, of stages that other loops compute in whole steps.
     """
 
     known: bool = False
@@ -33,6 +36,18 @@ class AxisFacts:
     cut: set[str] = field(default_factory=set)
     multiple_of: int = 1
     at_least: int = 1
+    overlapped: int = 1
+    in_tiles: int = 1
+
+
+def multiple(facts: Sequence[AxisFacts]) -> int:
+    """What an extent is a multiple of, if all of these are facts about it.
+
+    A stage computed inside other loops has whole steps also where these overlap.
+    """
+    of, in_tiles = lcm(*(a.multiple_of for a in facts)), lcm(*(a.in_tiles for a in facts))
+    overlapped = lcm(*(a.overlapped for a in facts))
+    return of if overlapped % in_tiles == 0 else lcm(of, in_tiles)
 
 
 @dataclass
@@ -130,7 +145,7 @@ class _Walk:
                     else:
                         facts.known = True
                 elif len(d.args) > 1 and isinstance(d.args[1], int):
-                    self._cut(d.stage, loop, d.args[1], str(d.args[2]) if len(d.args) > 2 else "Auto")
+                    self._cut(d.stage, loop, d.args[1], str(d.args[2]) if len(d.args) > 2 else "")
             case "specialize":
                 self.found.tests += [binary("le", wrap(t.left), wrap(t.right)) for t in d.args if isinstance(t, AtMost)]
             case _:
@@ -138,11 +153,11 @@ class _Walk:
 
     def _split(self, k: int, d: Directive) -> None:
         name, outer, inner, factor, *rest = d.args
-        loop, tail = self._loop(d, str(name)), str(rest[0]) if rest else "Auto"
+        loop, tail = self._loop(d, str(name)), str(rest[0]) if rest else ""
         self._counts_on(loop)
         scope = d.stage, d.update, d.variant
         if tail == "GuardWithIf":
-            if isinstance(factor, Sym) or not self._holds_stages(d.stage, str(inner), loop.axis):
+            if isinstance(factor, Sym) or not self._holds_stages(d, str(inner), loop.axis):
                 self.found.blocks.add(k)
             elif loop.axis:
                 self.whole[k] = loop.axis
@@ -152,8 +167,9 @@ class _Walk:
         self.loops[(*scope, str(outer))] = _Loop(loop.axis, loop.step * step)
         self.loops[(*scope, str(inner))] = _Loop("", 1, k)
 
-    def _holds_stages(self, stage: str, inner: str, axis: str) -> bool:
+    def _holds_stages(self, split: Directive, inner: str, axis: str) -> bool:
         """Whether a stage of unbounded memory is computed for all of an axis's loop at once."""
+        stage = split.stage
         homes = [d for d in self.f.schedule if d.call == "compute_at" and d.args[0] == stage]
         if not homes:
             return False
@@ -162,12 +178,22 @@ class _Walk:
         free = self.regardless[stage, axis]
         if not isinstance(self.extents.get(axis), int):  # memory of known size suffices for any number of positions
             free = free | {d.stage for d in self.f.schedule if d.call == "bound_storage"}
-        at = {str(d.args[1]) for d in homes if d.stage not in free}
+        at = {str(d.args[1]) for d in homes if d.stage not in free} - self._elsewhere(split)
         orders = [
-            d.args for d in self.f.schedule if (d.stage, d.call, d.update) == (stage, "reorder", 0) and inner in d.args
+            d.args
+            for d in self.f.schedule
+            if (d.stage, d.call, d.update, d.variant) == (stage, "reorder", 0, split.variant) and inner in d.args
         ]
         inside = orders[-1][: orders[-1].index(inner) + 1] if orders else ()
         return not at.issubset(inside)
+
+    def _elsewhere(self, split: Directive) -> set[str]:
+        """Loops that other variants of a stage have, and the one with this split has not."""
+        loops: dict[bool, set[str]] = {True: set(), False: set()}
+        for d in self.f.schedule:
+            if d.stage == split.stage and not d.update and d.call in ("reorder", "fuse"):
+                loops[d.variant == split.variant] |= set(map(str, d.args))
+        return loops[False] - loops[True]
 
     def _regardless(self, stage: str, axis: str) -> set[str]:
         """Stages of which the same elements are read at all positions of a stage's axis: the input of a convolution."""
@@ -198,7 +224,12 @@ class _Walk:
         facts.cut.add(stage)
         if tail in _ANY:
             return
-        if is_multiple(extent, size):
+        if isinstance(extent, int) and tail == "ShiftInwards" and extent % size == 0:
+            facts.overlapped = lcm(facts.overlapped, size)
+            facts.at_least = max(facts.at_least, size)
+        elif isinstance(extent, int) and not tail and (stage, loop.axis) in self.tiles and extent % size == 0:
+            facts.in_tiles = lcm(facts.in_tiles, size)
+        elif is_multiple(extent, size):
             facts.multiple_of = lcm(facts.multiple_of, size)
         elif not isinstance(extent, int):
             return

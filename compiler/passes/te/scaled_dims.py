@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from math import gcd, lcm
+from math import gcd
 
 from occ.compiler.ir.build_te import occurring
 from occ.compiler.ir.dim import Dim, Sym, Symbol, build, lower, monomial, symbol, symbols, terms_of
 from occ.compiler.ir.te.function import TeFunc, reduce_axes
 from occ.compiler.ir.te.schedule import AtMost
 from occ.compiler.passes.te.bind_dims import with_dims
-from occ.compiler.passes.te.loop_facts import loop_facts
+from occ.compiler.passes.te.loop_facts import loop_facts, multiple
 
 
 def scaled(f: TeFunc, smallest: int) -> tuple[TeFunc, dict[str, int]]:
@@ -33,7 +33,7 @@ def scaled(f: TeFunc, smallest: int) -> tuple[TeFunc, dict[str, int]]:
         if (times := _times(name, dims)) > smallest:
             facts = loop_facts(f)
             axes = (a for s in f.stages for a in s.axes if name in symbols(a.extent))
-            part = gcd(times, lcm(*(facts.axes[a.name].multiple_of for a in axes)))
+            part = gcd(times, multiple([facts.axes[a.name] for a in axes]))
             if any(_is_at_most(times // part, name, d) for d in extents):
                 parts[name] = times, part
     if not parts:

@@ -12,7 +12,8 @@ from occ.compiler.ir.te.schedule import Arg, Directive
 from occ.compiler.ir.te.walks import walk
 from occ.runtime.dataclass import dataclass
 
-_RULE = "packed_contraction"
+_RULE, _FEW_ROWS = "packed_contraction", "skinny_gemm"
+_MAPS = ("elementwise", "window", "full_tile_rows")  # rules whose vectors may overlap the ones before
 _ROW = [(call, 0, "elementwise") for call in ("split", "vectorize", "parallel")]  # of a long row that threads share
 _TASKS = 8  # as many as `parallel` asks for
 _LINE = 64  # bytes of a cache line
@@ -23,7 +24,25 @@ _SHORT = 2048
 
 def uniform_loops(f: TeFunc) -> TeFunc:
     """The function with outer loops in the forms that kernels for any sizes have."""
-    return _uniform_maps(_uniform_products(f))
+    return _uniform_tails(_uniform_maps(_uniform_products(f)))
+
+
+def _uniform_tails(f: TeFunc) -> TeFunc:
+    """The function with vectors along rows of any length that has one: the last may overlap the one before.
+
+    `split(x, xo, xi, 16, Auto)` for a row of 96 --> `split(x, xo, xi, 16, ShiftInwards)`, as for a row of 100
+    """
+    extents = {(s.name, a.name): a.extent for s in f.stages for a in s.axes}
+
+    def shifted(d: Directive) -> Directive:
+        if d.rule not in _MAPS or d.update or d.call not in ("split", "vectorize") or d.args[-1] != "Auto":
+            return d
+        extent, length = extents.get((d.stage, str(d.args[0]))), d.args[-2]
+        if isinstance(extent, int) and isinstance(length, int) and length <= extent:
+            return replace(d, args=(*d.args[:-1], "ShiftInwards"))
+        return d
+
+    return replace(f, schedule=tuple(map(shifted, f.schedule)))
 
 
 def _uniform_maps(f: TeFunc) -> TeFunc:
@@ -42,7 +61,7 @@ def _uniform_maps(f: TeFunc) -> TeFunc:
         if (x, inner, outer) != (s.axes[0].name, of, threads.args[0]):
             continue
         made = [
-            replace(split, args=(x, outer, inner, many, "ShiftInwards" if extent % many else "Auto")),
+            replace(split, args=(x, outer, inner, many, "ShiftInwards")),
             replace(lanes, args=(inner,)),
             replace(split, args=(outer, f"{x}b", outer, ceildiv(length, many), "GuardWithIf")),
             replace(threads, args=(f"{x}b",)),
@@ -60,19 +79,33 @@ def _uniform_products(f: TeFunc) -> TeFunc:
     three kernels of a ResNet-50 one remains, which takes 1.12 times as long to compile; runs take 0.98 (slider) to 1.01
     (ResNet-50) of the time (Sapphire Rapids).
 
+    The variants for few rows take the same forms. 25 models have 8 kernels less so, in 0.99 to 1.01 of the time (Zen 4;
+    with AVX2 up to 1.03).
+
     Args:
-        f: scheduled. Stages with variants, and those that no product rule scheduled, stay as they are.
+        f: scheduled. Stages that no product rule scheduled stay as they are.
     """
+    uniform = False
     for s in f.stages:
         own = [d for d in f.schedule if d.stage == s.name and not d.update]
-        found = _loops(own) if all(d.rule == _RULE and not d.variant for d in own) else None
-        if found is not None:
-            extents = {a.name: a.extent for a in s.axes}
-            made = _in_blocks(found, extents) if len(s.axes) == 2 else _shared(found)
-            at = next(k for k, d in enumerate(f.schedule) if d is own[0])
-            rest = [d for d in f.schedule if d not in own]
-            f = _fetched(replace(f, schedule=(*rest[:at], *made, *rest[at:])))
-    return f
+        if any(d.rule not in (_RULE, _FEW_ROWS) for d in own):
+            continue
+        extents = {a.name: a.extent for a in s.axes}
+        for variant in dict.fromkeys(d.variant for d in own):
+            old = [d for d in own if d.variant == variant and d.call != "specialize"]
+            if made := _in_form(old, extents):
+                at = f.schedule.index(old[0])
+                rest = [d for d in f.schedule if d not in old]
+                f, uniform = replace(f, schedule=(*rest[:at], *made, *rest[at:])), True
+    return _fetched(f) if uniform else f
+
+
+def _in_form(own: Sequence[Directive], extents: dict[str, Dim]) -> list[Directive]:
+    """The loops of a product in the form that all share; nothing if it has none of their forms."""
+    found = _loops(own)
+    if found is None:
+        return _row_by_row(own, extents)
+    return _in_blocks(found, extents) if len(extents) == 2 else _shared(found)
 
 
 @dataclass(frozen=True)
@@ -139,18 +172,50 @@ def _in_blocks(p: _Product, extents: dict[str, Dim]) -> list[Directive]:
     ]
 
 
+def _row_by_row(own: Sequence[Directive], extents: dict[str, Dim]) -> list[Directive]:
+    """A product of few rows: blocks of columns, which threads share, in each a row at a time."""
+    splits = [d for d in own if d.call == "split"]
+    orders = [d for d in own if d.call == "reorder"]
+    inner = [d for d in own if d.call in ("vectorize", "unroll")]
+    threads = [d for d in own if d.call == "parallel"]
+    if len(splits) != 2 or len(orders) != 1 or len(own) != 3 + len(inner) + len(threads) or len(extents) != 2:
+        return []
+    panels, vectors = splits
+    column, panel, order = str(panels.args[0]), str(panels.args[1]), orders[0].args
+    if vectors.args[0] != panels.args[2] or order[:2] != (vectors.args[2], vectors.args[1]) or order[3:] != (panel,):
+        return []
+    together = 1 if threads else ceildiv(extents[column], _factor(panels))
+    block = f"{column}b"
+    return [
+        *splits,
+        replace(panels, args=(panel, block, panel, _at_call(together), "GuardWithIf")),
+        replace(orders[0], args=(*order, block)),
+        *inner,
+        replace(panels, call="parallel", args=(block,)),
+    ]
+
+
 def _fetched(f: TeFunc) -> TeFunc:
     """The function with prefetches of packed weights, however few they are, in panels that are not short."""
-    known = {d.args[0]: d for d in f.schedule if d.call == "fetch_ahead" and d.rule == _RULE}
+    known = {(d.stage, d.args[0]): d for d in f.schedule if d.call == "fetch_ahead" and d.rule in (_RULE, _FEW_ROWS)}
     made = [d for d in f.schedule if d not in known.values()]
     for p in f.params:
         size = product(p.type.physical[1:]) * p.type.dtype.itemsize
-        reader = next((s for s in f.stages if _reads_panels(s, p)), None)
-        if p.name in known:
-            made.append(known[p.name])
-        elif reader is not None and isinstance(size, int) and size % _LINE == 0 and size > _SHORT:
-            made.append(Directive(reader.name, "fetch_ahead", (p.name, size), rule=_RULE))
+        worth = isinstance(size, int) and size % _LINE == 0 and size > _SHORT
+        for s in f.stages:
+            rule = _rule_of_tiles(s, f)
+            if (s.name, p.name) in known:
+                made.append(known[s.name, p.name])
+            elif worth and rule and _reads_panels(s, p):
+                made.append(Directive(s.name, "fetch_ahead", (p.name, size), rule=rule))
     return replace(f, schedule=tuple(made))
+
+
+def _rule_of_tiles(s: AnyStage, f: TeFunc) -> str:
+    """The rule that computes several rows of a stage at a time, if one does."""
+    axes = {a.name for a in s.axes}
+    rows = (d for d in f.schedule if (d.stage, d.call, d.update) == (s.name, "unroll", 0) and d.args[0] in axes)
+    return next((d.rule for d in rows), "")
 
 
 def _reads_panels(s: AnyStage, p: Param) -> bool:
