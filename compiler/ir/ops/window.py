@@ -64,8 +64,8 @@ def window_of(
         if clips and lower(space) < 0:
             if isinstance(space, int):
                 space = ceildiv(space, s) * s
-            elif not getattr(a, "ceil_mode", 0):  # where they differ, the axis is shorter than the window
-                assume_at_least(size + b + e, r + dim.minimum(ceildiv(space, s) * s, 0))
+            elif not getattr(a, "ceil_mode", 0):
+                _assume_room(size + b + e, r, s)
         if isinstance(space, int) and space < (-s if clips else 0):
             raise Invalid(f"the window of `{name}` spans {r} elements, but the padded input has only {size + b + e}")
         if getattr(a, "ceil_mode", 0):
@@ -77,6 +77,13 @@ def window_of(
         else:
             out.append(floordiv(space, s) + 1)
     return Window(taps, strides, dilations, before, after, tuple(out))
+
+
+def _assume_room(padded: Dim, reach: int, stride: int) -> None:
+    """Require at run time that rounding the steps of windows down is rounding them towards 0."""
+    steps = dim.minimum(ceildiv(padded - reach, stride), 0)
+    if steps != dim.minimum(floordiv(padded - reach, stride), 0):
+        assume_at_least(padded, reach + stride * steps)
 
 
 def _pads(
