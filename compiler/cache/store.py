@@ -28,6 +28,8 @@ _SUM = ".sha256"
 # kinds worth sharing; `stat` is about files of one machine, and artifacts about its models
 SHARED = tuple(k for k in KINDS if k not in ("stat", "artifact"))
 _ENTRY = re.compile(rf"({'|'.join(SHARED)})/([0-9a-f]{{2}})/(\2[0-9a-f]+)((?:\.[A-Za-z0-9_]+)*)")
+_LONGEST = 200  # characters of an entry: file systems have limits
+_METHODS = (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED)
 
 
 @dataclass(frozen=True)
@@ -91,6 +93,8 @@ def import_(cache: Cache, file: Path) -> Store:
     with file.open("rb") as opened:
         with _refusing(file):
             z = zipfile.ZipFile(opened)
+            if other := [i.filename for i in z.infolist() if i.compress_type not in _METHODS]:
+                raise _refused(file, f"`{other[0][:80]}` is compressed by a method that no store uses")
             head = json.loads(z.read(_HEAD))
             if not isinstance(head, dict) or head.get("format") != FORMAT:
                 raise _refused(file, f"it has the format {head.get('format') if isinstance(head, dict) else head!r}")
@@ -117,7 +121,7 @@ def _refusing(file: Path) -> Generator[None]:
 
 def _parts(file: Path, name: str) -> tuple[str, str, str, str]:
     found = _ENTRY.fullmatch(name)
-    if found is None:
+    if found is None or len(name) > _LONGEST:
         raise _refused(file, f"`{name[:80]}` is not an entry of a cache")
     kind, folder, key, suffix = found.groups()
     return kind, folder, key, suffix

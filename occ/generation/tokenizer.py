@@ -105,6 +105,7 @@ class Tokenizer:
                 **{"tools": tools, "documents": None, "add_generation_prompt": True, **self.special, **more},
                 messages=list(messages), raise_exception=_refuse, strftime_now=datetime.now().strftime,
             )  # fmt: skip
+            made.encode()  # half of a surrogate pair is no text
         except RunError:
             raise
         except Exception as e:  # a template is a program: it can fail in any way

@@ -58,6 +58,7 @@ DAMAGES = {
     "an absolute path": lambda m: m | {"/tmp/evil.o": b"x"},
     "a kind that is not shared": lambda m: m | {"artifact/ab/ab12.occ": b"x"},
     "a folder of another key": lambda m: m | {"kernel/ab/cd12.o": b"x"},
+    "a name that is too long": lambda m: m | {f"kernel/ab/ab{'1' * 300}.o": b"x"},
     "another format": lambda m: m | {"store.json": b'{"format": 9}'},
     "no head": lambda m: {n: d for n, d in m.items() if n != "store.json"},
     "a head that is not an object": lambda m: m | {"store.json": b"[]"},
@@ -96,6 +97,15 @@ def test_a_store_with_any_byte_changed_is_refused_or_its_entries_are_whole(tmp_p
             assert second.path("kernel", "ab12", ".o").read_bytes() == data
     assert codes == {"OCC0603"}
     assert taken > 0  # times and attributes of members are covered by no digest
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_a_store_compressed_by_another_method_is_refused(tmp_path, method):
+    bad = tmp_path / "bad.store"
+    with zipfile.ZipFile(bad, "w", method) as z:
+        z.writestr("store.json", '{"format": 1}')
+    with pytest.raises(CompileError, match="compressed by a method"):
+        import_(Cache(tmp_path / "second"), bad)
 
 
 def test_what_is_no_zip_is_refused(occ_cli, model):

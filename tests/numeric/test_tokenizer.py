@@ -65,6 +65,7 @@ def test_a_stop_text_of_several_tokens_is_never_seen(file: Path, text: str, stop
     ("template", "said"),
     [
         ("{{ raise_exception('roles must alternate') }}", "roles must alternate"),
+        ("{{ '\\ud800' }}", "surrogates not allowed"),
         ("{{ messages[0]['content'] + 1 }}", "str"),
         ("{{ messages[5]['content'] }}", "messages|no element"),
         ("{{ 1 / 0 }}", "division"),
