@@ -3,6 +3,7 @@
 import machines
 import numpy as np
 import onnx
+import onnx.parser
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
@@ -77,3 +78,39 @@ def test_the_size_of_a_run_decides(machine: str) -> None:
     assert isinstance(test, AtMost)
     (least,) = (abs(n) for n in (test.left, test.right) if isinstance(n, int))  # of both sides of a tile
     assert 1 < least <= machines.named(machine).lanes(32)
+
+
+@pytest.mark.toolchain
+def test_two_schedules_for_rows_that_ask_the_same() -> None:
+    """Four lanes are a tile of four neighbours: half a vector and a whole one are planes of the same size."""
+    weights = np.random.default_rng(6).standard_normal((7, 1, 7, 7)).astype(np.float32)
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[3, 3, 3, 3], group=7)
+    ports = [
+        helper.make_tensor_value_info(k, TensorProto.FLOAT, s) for k, s in (("x", ["n", 7, "h", "w"]), ("y", None))
+    ]
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:], [numpy_helper.from_array(weights, "w")])
+    m = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    session = occ.compile(m, "cpu", options={"halide.target": machines.TARGETS["x86-64-v2"]}, threads=2)
+    for height, width in ((1, 1), (3, 9), (4, 4), (9, 3), (8, 13)):
+        x = np.random.default_rng(7).standard_normal((2, 7, height, width)).astype(np.float32)
+        (want,) = ReferenceEvaluator(m).run(None, {"x": x})
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.toolchain
+def test_a_condition_on_a_sum_of_products() -> None:
+    """Padded volumes as one axis: Halide has its own form of `16 <= (h + 1)*(w + 2)*(d + 3) - 9`."""
+    m = onnx.parser.parse_model("""<ir_version: 10, opset_import: ["" : 21]> g (float[n, 32, h, w, d] x) => (float[n, 32, q] y)
+        <int64[10] p = {0, 0, 0, 0, 0, 0, 0, 1, 2, 3}, int64[3] s = {0, 0, -1}, int64[1] b = {9}, int64[1] e = {9000}, int64[1] k = {2}> {
+            a = Pad(x, p)
+            r = Reshape(a, s)
+            t = Transpose <perm = [0, 2, 1]> (r)
+            f = Softmax <axis = -1> (t)
+            u = Transpose <perm = [0, 2, 1]> (f)
+            y = Slice(u, b, e, k)
+        }""")  # fmt: skip
+    session = occ.compile(m, "cpu", threads=2)
+    for sizes in ((1, 1, 1), (2, 3, 1), (4, 5, 6)):
+        x = np.random.default_rng(8).standard_normal((2, 32, *sizes)).astype(np.float32)
+        (want,) = ReferenceEvaluator(m).run(None, {"x": x})
+        np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-5, atol=1e-6)

@@ -69,12 +69,14 @@ def _variable(t: AtMost) -> Dim:
 def _is_lost(t: AtMost, among: bool) -> bool:
     """Whether Halide fails to recognise a condition after simplifying it.
 
-    That happens if it contains a min or max of sizes; or, among several on a stage, more than a single dim, since
-    Halide rewrites its negation while processing the next. From the other conditions it derives loop bounds.
+    That happens if it contains a min or max of sizes, or a sum with products of them; or, among several on a stage,
+    more than a single dim, since Halide rewrites its negation while processing the next. From the other conditions it
+    derives loop bounds.
     """
     variable = _variable(t)
     alone = len(found := terms_of(variable)) == 1 and len(mono := found[0][0]) == 1 and mono[0][1] == 1
-    return _has_extremes(variable) or (among and not alone)
+    is_sum_of_products = len(found) > 1 and any(len(mono) > 1 for mono, _ in found)
+    return _has_extremes(variable) or is_sum_of_products or (among and not alone)
 
 
 def _has_extremes(d: Dim) -> bool:

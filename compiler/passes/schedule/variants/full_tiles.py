@@ -66,15 +66,19 @@ def _with_planes(f: TeFunc, s: TeStage, loops: Callable[..., Directives | Declin
     (acc,) = facts.reductions(s)
     machine, inside, made = facts.machine, _inside(s, facts), f
     is_depthwise = _rule_of(s, f) == depthwise_planes.__name__
-    for full_vector in (False, True) if is_depthwise and not is_small_window(acc) else (False,):
+
+    def test(full_vector: bool) -> AtMost:
+        if not is_depthwise:
+            return AtMost(lanes_along(s, acc, machine), s.axes[-1].extent)
+        tile = tile_of_planes(s, acc, replace(facts, full_vector=full_vector))
+        return AtMost(max(tile), minimum(s.axes[-1].extent, s.axes[-2].extent))  # one comparison for both sides
+
+    kinds = (False, True) if is_depthwise and not is_small_window(acc) else (False,)
+    for asked, full_vector in {test(k): k for k in kinds}.items():  # of two that ask the same, the wider
         wide = lambda x, alone, full=full_vector: loops(
             x, ScheduleFacts(alone, machine, full_tile=True, full_vector=full)
         )
-        test = AtMost(lanes_along(s, acc, machine), s.axes[-1].extent)
-        if is_depthwise:  # one comparison for both sides of a tile
-            tile = tile_of_planes(s, acc, replace(facts, full_vector=full_vector))
-            test = AtMost(max(tile), minimum(s.axes[-1].extent, s.axes[-2].extent))
-        made = with_variant(f, s, inside, test, wide, onto=made, suffix="wide" if full_vector else "few")
+        made = with_variant(f, s, inside, asked, wide, onto=made, suffix="wide" if full_vector else "few")
     return made
 
 
