@@ -79,8 +79,7 @@ def _uniform_products(f: TeFunc) -> TeFunc:
     three kernels of a ResNet-50 one remains, which takes 1.12 times as long to compile; runs take 0.98 (slider) to 1.01
     (ResNet-50) of the time (Sapphire Rapids).
 
-    The variants for few rows take the same forms. 25 models have 8 kernels less so, in 0.99 to 1.01 of the time (Zen 4;
-    with AVX2 up to 1.03).
+    The variants for few rows take the same forms.
 
     Args:
         f: scheduled. Stages that no product rule scheduled stay as they are.
