@@ -88,9 +88,9 @@ class GenaiRuntime:
         length = {"max_length": capacity, "min_length": capacity}
         greedy, sampling = genai.GeneratorParams(made), genai.GeneratorParams(made)
         greedy.set_search_options(do_sample=False, **length)
-        sampling.set_search_options(
-            do_sample=True, temperature=SAMPLED.temperature, top_p=SAMPLED.top_p, random_seed=0, **length
-        )
+        # Without `top_k`, genai samples from the 50 most probable tokens.
+        settings = {name: getattr(SAMPLED, name) for name in ("temperature", "top_k", "top_p")}
+        sampling.set_search_options(do_sample=True, random_seed=0, **settings, **length)
         self._new = lambda sampled: genai.Generator(made, sampling if sampled else greedy)
         self._sampled, self._generator = False, self._new(False)
 

@@ -8,7 +8,7 @@ from functools import cached_property
 
 import numpy as np
 
-from occ.generation.candidates import draw, leading, with_greatest
+from occ.generation.candidates import draw, draw_leading, leading, with_greatest
 from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
@@ -78,6 +78,11 @@ class Sampling:
         penalties = (self.presence_penalty, self.frequency_penalty, self.repetition_penalty - 1)
         return any(penalties) or bool(self.logit_bias) or bool(self.bad_words_ids)
 
+    @cached_property
+    def keeps_most(self) -> bool:
+        """Whether the only filter is by `top_p`, and most draws from all tokens pass it."""
+        return 0.5 <= self.top_p < 1 and not self.top_k and not self.min_p and self.typical_p == 1
+
 
 def _is_bias(b: float) -> bool:
     return abs(b) <= LARGEST or b == -np.inf
@@ -125,6 +130,8 @@ class Sampler:
         scores = self._buffer(len(logits))
         with np.errstate(over="ignore"):  # far below the best at a temperature near 0: -inf, whose probability is 0
             np.divide(np.subtract(logits, logits[best], out=scores), np.float32(max(s.temperature, 1e-30)), out=scores)
+        if s.keeps_most:
+            return draw_leading(np.exp(scores, out=scores), s.top_p, self._rng)
         kept = self._kept(scores)
         if kept is None:
             return draw(np.exp(scores, out=scores), self._rng)

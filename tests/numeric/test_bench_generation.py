@@ -7,7 +7,7 @@ import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import onnx
 import pytest
@@ -15,7 +15,7 @@ from building import mlp
 from decoders import WORDS, decoder
 
 from occ.compiler.objects.processors import PROCESSORS
-from occ.generation import benchmark
+from occ.generation import benchmark, peer_runtimes
 from occ.generation.folder import Folder
 from occ.generation.open import find_or_build
 from occ.generation.peer_process import PeerProcess
@@ -131,6 +131,22 @@ def test_a_runtime_that_fails_after_its_first_text_is_named(folder, monkeypatch)
         benchmark._measure(made, {"occ": ours, "onnxruntime": theirs}, ids, greedy, 2)
     assert list(made.speeds) == ["occ"]
     assert made.reasons == {"onnxruntime": "cannot rewind"}
+
+
+def test_peers_with_a_sampler_of_their_own_sample_from_all_tokens(tmp_path, monkeypatch) -> None:
+    """onnxruntime-genai sampled from the 50 most probable ones, as it does unless told otherwise."""
+    said = []
+    genai = SimpleNamespace(
+        Config=lambda _: SimpleNamespace(overlay=lambda _: None), Model=lambda _: None, Generator=lambda *_: None,
+        GeneratorParams=lambda _: SimpleNamespace(set_search_options=lambda **how: said.append(how)),
+    )  # fmt: skip
+    (tmp_path / "genai_config.json").write_text("{}")
+    monkeypatch.setattr(peer_runtimes, "_imported", lambda *_: genai)
+    peer_runtimes.GenaiRuntime(tmp_path / "model.onnx", 1, 16)
+    assert {(how["do_sample"], how.get("top_k"), how.get("top_p")) for how in said} == {
+        (False, None, None),
+        (True, 0, 0.95),
+    }
 
 
 def _fail(why: str, **_: object) -> None:

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import occ
-from occ.generation.candidates import draw, leading, with_greatest
+from occ.generation import sampling
+from occ.generation.candidates import draw, draw_leading, leading, mass_before, with_greatest
 from occ.generation.sampling import Sampler, Sampling
 
 
@@ -131,6 +132,20 @@ def test_the_leading_mass_is_that_of_a_sort(spread: float, share: float) -> None
         assert x[found].min() >= x[order[len(found) - 1]], "no greater score is left out"
 
 
+@pytest.mark.parametrize("share", [0.5, 0.95])
+def test_a_draw_of_the_leading_mass_takes_only_that(share: float) -> None:
+    """Finding the set took as long as a fifth of a step of SmolLM2, whose distribution after random tokens is broad."""
+    rng = np.random.default_rng(0)
+    for spread in (0.01, 0.5, 3.0):
+        weights = np.exp(np.round(rng.normal(size=5000) * spread, 1), dtype=np.float32)  # many are equal
+        weights[rng.random(5000) < 0.1] = 0
+        found = leading(weights, weights, share)
+        needed = share * weights.sum(dtype=np.float64)
+        passed = [k for k in range(5000) if mass_before(k, weights) < needed]
+        assert passed == sorted(found)
+        assert {draw_leading(weights, share, rng) for _ in range(2000)} <= set(passed)
+
+
 def test_a_draw_never_takes_what_has_no_weight() -> None:
     weights = np.zeros(3000, np.float32)
     weights[[5, 1500]] = 1e-30, 1
@@ -188,6 +203,15 @@ def probabilities(sampler: Sampler, logits: np.ndarray) -> np.ndarray:
         seen.append(p / p.sum())
         return found
 
+    def drawn(weights: np.ndarray, share: float, rng: np.random.Generator) -> int:
+        p = np.zeros_like(weights)
+        found = leading(weights, weights, share)
+        p[found] = weights[found]
+        seen.append(p / p.sum())
+        return draw_leading(weights, share, rng)
+
     original, sampler._kept = sampler._kept, kept  # type: ignore[method-assign]
-    sampler.choose(logits)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sampling, "draw_leading", drawn)
+        sampler.choose(logits)
     return seen[0]
