@@ -22,6 +22,8 @@ from occ.compiler.objects.processors import PROCESSORS
 
 pytestmark = pytest.mark.toolchain
 FETCHES = "prefetch"
+AVX2 = "x86-64-linux-avx-avx2-f16c-fma-sse41"
+AVX512 = f"{AVX2}-avx512-avx512_skylake-avx512_cannonlake"
 needs_objdump = pytest.mark.skipif(
     not shutil.which("objdump") or platform.machine() != "x86_64", reason="needs objdump, on x86-64"
 )
@@ -66,16 +68,19 @@ def test_kernels_of_any_size_fetch_no_short_panels(depth, fetched, tmp_path: Pat
 
 
 @needs_objdump
-def test_tiles_of_any_pitch_stay_in_registers(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("target", "depth"),
+    [
+        (f"{AVX512}-avx512_sapphirerapids", 512),
+        (PROCESSORS["x86-64-v3"], 258),  # two terms at a time: 12 sums, and the weights of one term
+    ],
+)
+def test_tiles_of_any_pitch_stay_in_registers(target: str, depth: int, tmp_path: Path) -> None:
     """At -O2 rows are a symbolic number of elements apart, and no term of a tile is spilled in the innermost loop."""
-    settings = Settings("cpu", options={"optimize": "2", "halide.target": f"{AVX512}-avx512_sapphirerapids"})
-    made = Compilation(product_of(784, 512, 256)[0], settings).artifact()
-    spills = [n for n in disassembled(made.code, tmp_path).splitlines() if re.search(r"vmovup.*%zmm\d+,.*%rsp", n)]
+    settings = Settings("cpu", options={"optimize": "2", "halide.target": target})
+    made = Compilation(product_of(784, depth, 256)[0], settings).artifact()
+    spills = [n for n in disassembled(made.code, tmp_path).splitlines() if re.search(r"vmovup.*%[yz]mm\d+,.*%rsp", n)]
     assert not spills
-
-
-AVX2 = "x86-64-linux-avx-avx2-f16c-fma-sse41"
-AVX512 = f"{AVX2}-avx512-avx512_skylake-avx512_cannonlake"
 
 
 @needs_objdump
