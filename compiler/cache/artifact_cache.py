@@ -27,6 +27,7 @@ from occ.compiler.diagnostics import error
 from occ.compiler.entry_points import GROUPS, installed
 from occ.runtime.dataclass import dataclass
 from occ.runtime.machine import processors
+from occ.runtime.mapped_arrays import copy_in_huge_pages
 
 _LEAST = 2 << 30  # bytes of stored artifacts on a small disk; the least recently used ones go first
 _SHARE = 10  # on a larger disk: a tenth of it
@@ -99,7 +100,7 @@ class CachedArtifact:
         handle, name = tempfile.mkstemp(prefix=f".{place.name[:60]}.", suffix=".tmp", dir=place.parent)
         os.close(handle)
         try:
-            shutil.copyfile(self.path, name)
+            copy_in_huge_pages(self.path, Path(name))
             os.chmod(name, 0o644)
             os.replace(name, place)
             self.request.stamps.note(place, self.request.key)
@@ -163,7 +164,7 @@ class ArtifactCache:
             with self.cache.workspace() as work, ThreadPoolExecutor(1) as other:
                 copied = Path(work) / "artifact"
                 checksum = other.submit(file_checksum, artifact)  # as long as the copy takes
-                shutil.copyfile(artifact, copied)
+                copy_in_huge_pages(artifact, copied)
                 made = self.cache.adopt("artifact", request.key, copied, ".occ", checksum.result())
             request.stamps.note(made, checksum.result())
             note = json.dumps({"files": seen, "facts": dict(facts)})

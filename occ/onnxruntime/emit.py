@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import ctypes as c
 import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from hashlib import sha256
@@ -26,6 +25,7 @@ from occ.onnxruntime.device_groups import DeviceGroups, reason_text
 from occ.onnxruntime.library import get_library_path
 from occ.onnxruntime.ortgraph import GraphFacts
 from occ.runtime.dataclass import dataclass
+from occ.runtime.mapped_arrays import copy_in_huge_pages
 from occ.runtime.version import occ_version
 
 SOURCE = "OccExecutionProvider"
@@ -199,7 +199,7 @@ def _write(model: ModelProto, facts: GraphFacts, groups: list[_Made], out: Path,
     for k, group in enumerate(groups):
         if not embed:
             files.append(out.with_name(f"{out.stem}.{k}{group.path.suffix}"))
-            shutil.copyfile(group.path, files[-1])
+            copy_in_huge_pages(group.path, files[-1])
         data = group.path.read_bytes() if embed else files[-1].name.encode()
         nodes.append(_context(data, f"occ_{k}", group, embed=embed))
     wanted = {n for node in nodes for n in reads(node)}

@@ -15,7 +15,7 @@ import occ
 from occ.compiler.ir import spill_file
 from occ.compiler.ir.module import Module
 from occ.runtime import mapped_arrays
-from occ.runtime.mapped_arrays import in_huge_pages, mapped_file, read_ahead, release
+from occ.runtime.mapped_arrays import copy_in_huge_pages, in_huge_pages, mapped_file, read_ahead, release
 from occ.runtime.open import used_whole
 
 MIB = 1 << 20
@@ -98,6 +98,27 @@ def test_parts_for_huge_pages_end_where_pages_end(start) -> None:
     ends = start + np.cumsum([len(p) for p in parts])
     assert not (ends[:-1] % (2 * MIB)).any()
     assert max(map(len, parts)) == 2 * MIB
+
+
+def in_pages_of_2_mib(path: Path) -> int:
+    """Bytes of a file that Linux maps in such pages."""
+    array = np.memmap(path, np.uint8, "r")
+    array[:: mmap.PAGESIZE].max()  # maps every page
+    text = Path("/proc/self/smaps").read_text()
+    of_file = text.partition(str(path))[2]
+    return int(of_file.partition("FilePmdMapped:")[2].split()[0]) << 10
+
+
+def test_a_copy_is_mapped_in_the_pages_of_what_it_copies(tmp_path) -> None:
+    """`shutil.copyfile` let the kernel copy it in small pages, from which artifacts of the cache ran."""
+    first, second = tmp_path / "first", tmp_path / "second"
+    with first.open("wb") as f:
+        f.writelines(in_huge_pages([memoryview(bytes(16 * MIB))]))
+    if not in_pages_of_2_mib(first):
+        pytest.skip("this file system, or Linux, keeps its files in small pages")
+    copy_in_huge_pages(first, second)
+    assert in_pages_of_2_mib(second)
+    assert second.read_bytes() == first.read_bytes()
 
 
 def cached(array: np.ndarray) -> float:
