@@ -64,7 +64,10 @@ def schedule_root(out: StageSchedule, root: TeStage, tile: Tile) -> tuple[Loop, 
         )
         inner.append(row)
     if tile.group > 1:
-        panels, of_group = out.split(panels, tile.group, "Auto", (f"g{tile.mark}", f"n{tile.mark}"), root=n)
+        whole = is_multiple(size, tile.group * width)
+        panels, of_group = out.split(
+            panels, tile.group, "Auto" if whole else "GuardWithIf", (f"g{tile.mark}", f"n{tile.mark}"), root=n
+        )
         across = [of_group]
     around: list[Loop] = []
     if tile.tiles and not upper(root.axes[-2].extent) <= tile.tiles * tile.rows:
