@@ -26,6 +26,7 @@ COLUMNS = "columns"  # the right operand of a product in panels of columns: [..,
 CONV = "conv"  # sums over a window, whose rows are the positions of an image
 WINDOW_ROWS = "window_rows"  # the column results of a planar window: one row for each row of the result
 SQUARES = "squares"  # read across the rows of a tensor
+TURNED = "turned"  # squares in the order of the result
 SAMPLES = "samples"  # by `deform_samples`: sums of pixels at positions from tables, channels last
 UNPACKED = "unpacked_sum"  # by `block_matmul`: sums of activations times weights that are unpacked to f32
 POSITIONS = "positions"  # by the schedule: where a gather loads each element, clamped to the axis
@@ -66,7 +67,7 @@ ROLES = {
         Role(WINDOW_ROWS, own_memory=True),
         Role(FOURS, own_memory=True),
         Role(POSITIONS, own_memory=True),
-        *map(Role, (PANELS, SQUARES, SAMPLES, CONV, PEAK, HEADS, PREFIX, SUM_BLOCK, UNPACKED)),
+        *map(Role, (PANELS, SQUARES, TURNED, SAMPLES, CONV, PEAK, HEADS, PREFIX, SUM_BLOCK, UNPACKED)),
         *(
             Role(name, _KEEPS_AXES.get(name, ()), any_order_sum=True)
             for name in (*WINOGRAD.values(), *STRASSEN.values())

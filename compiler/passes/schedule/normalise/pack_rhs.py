@@ -7,7 +7,7 @@ from dataclasses import replace
 from occ.compiler.ir.dim import ceildiv, is_multiple, upper
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Load, Reduce, cast, literal, where, wrap
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, certain_loads, loads, reduce_axes
-from occ.compiler.ir.te.roles import COLUMNS, SQUARES
+from occ.compiler.ir.te.roles import COLUMNS, SQUARES, TURNED
 from occ.compiler.ir.te.walks import replace_indices, transform, walk
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.stage_facts import FEW_ROWS, contraction, element_bits, factors
@@ -109,12 +109,13 @@ def unpacked(acc: TeStage, f: TeFunc) -> TeStage:
 
 def _in_memory(n: Load, f: TeFunc) -> Load:
     """The load itself, or its replacement if a square is transposed in registers."""
-    square = next((s for s in f.stages if isinstance(s, TeStage) and s.name == n.source and s.role == SQUARES), None)
+    squares = (s for s in f.stages if isinstance(s, TeStage) and s.role in (SQUARES, TURNED))
+    square = next((s for s in squares if s.name == n.source), None)
     if square is None:
         return n
     read = replace_indices(square.expr, {a.name: i for a, i in zip(square.axes, n.index, strict=True)})
     assert isinstance(read, Load), "a square is a copy"
-    return read
+    return _in_memory(read, f)
 
 
 def _indices(e: Expr) -> set[str]:
