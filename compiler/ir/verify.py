@@ -5,13 +5,13 @@ A failure is a bug in the compiler, so it names ops, not remedies.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from occ.compiler.diagnostics import Invalid, Unresolved
 from occ.compiler.ir.builder import OPERATOR_FAILURES, infer_results
 from occ.compiler.ir.calls import ROUTINES, agree, call_problems
 from occ.compiler.ir.deferred import has_unknown_rank, is_deferred
-from occ.compiler.ir.dim import Sym, symbols
+from occ.compiler.ir.dim import Dim, Sym, symbols
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import FuncRef, Op, Region, Value, Weight
 from occ.compiler.ir.printer import op_text
@@ -29,6 +29,9 @@ def problems(m: Module, *, types: bool = True) -> Iterator[str]:
     """
     for func in m.funcs.values():
         yield from _region(func.body, set(), m, types=types)
+        for arg in func.args:
+            if unknown := _unknown_sizes(m, _dims(arg)):
+                yield f"@{func.name} takes %{arg.name} : {arg.type}, whose size {unknown[0]} is not declared"
     for op in m.walk():
         for value in op.attrs.values():
             if isinstance(value, FuncRef) and value not in m.funcs:
@@ -99,13 +102,22 @@ def _lacking(op: Op) -> Iterator[str]:
 def _undeclared(op: Op, m: Module) -> Iterator[str]:
     """Sizes in result types and attributes that the module does not define."""
     for r in op.results:
-        dims = r.type.dims if isinstance(r.type, TensorType) and r.type.shape is not None else ()
-        if unknown := [name for name in symbols(*dims) if name not in m.symbols]:
+        if unknown := _unknown_sizes(m, _dims(r)):
             yield f"{op_text(op)} has the size {unknown[0]}, which is not declared"
     for key, value in op.attrs.items():
         dims = [d for d in (value if isinstance(value, (tuple, list)) else (value,)) if isinstance(d, Sym)]
-        if unknown := [name for name in symbols(*dims) if name not in m.symbols]:
+        if unknown := _unknown_sizes(m, dims):
             yield f"{op_text(op)} has the size {unknown[0]} in `{key}`, which is not declared"
+
+
+def _dims(value: Value) -> Sequence[Dim]:
+    """The extents of a value, none if their number is unknown."""
+    return value.type.dims if isinstance(value.type, TensorType) and value.type.shape is not None else ()
+
+
+def _unknown_sizes(m: Module, dims: Iterable[Dim]) -> list[str]:
+    """Names of sizes that the module does not declare."""
+    return [name for name in symbols(*dims) if name not in m.symbols]
 
 
 def _shown_inside(op: Op) -> Iterator[str]:

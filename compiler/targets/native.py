@@ -8,6 +8,7 @@ from typing import Literal, Self
 
 from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import PROCESSORS, default_target
+from occ.compiler.targets.halide_targets import check_halide_target
 from occ.compiler.targets.machine import Machine, machine_of
 from occ.compiler.targets.option import Options, option
 from occ.runtime.dataclass import dataclass
@@ -92,11 +93,12 @@ class NativeOptions(JitOptions):
         return super().read(target, {"halide.target": default_target(), **given})
 
     def check(self) -> None:
-        """Reject a processor's name too, which Halide does not know."""
+        """Reject a Halide target that is none too, such as a processor's name."""
         super().check()
         if (name := self.halide_target) in PROCESSORS:
             meant = f"`--target-cpu {name}`, which is short for `-C halide.target={PROCESSORS[name]}`"
             raise error("OCC0603", f"option `halide.target` names the processor `{name}`, no Halide target", help=meant)
+        check_halide_target(name)
 
     @property
     def quick(self) -> bool:

@@ -10,7 +10,7 @@ from itertools import chain
 
 import click
 
-from occ.cli.console import json_line
+from occ.cli.console import json_line, say
 from occ.cli.options import as_json
 
 
@@ -29,7 +29,7 @@ def command(as_json: bool, measure: bool) -> None:
 
 
 def _facts() -> Iterator[tuple[str, str]]:
-    """The checks, in order: the trials take seconds."""
+    """The checks, in order. Those that take seconds are announced."""
     from occ.compiler.cache.cache import cache_dir, can_write
     from occ.compiler.codegen_halide.toolchain import find_cxx, find_halide
     from occ.runtime.threads import default_threads
@@ -46,15 +46,17 @@ def _facts() -> Iterator[tuple[str, str]]:
     home = cache_dir()
     yield "cache", f"{home}" if can_write(home) else f"{home}, which cannot be written: nothing new is kept"
     for target in ("interp", "cpu-jit", "cpu"):
+        say(f"compiling a small model for {target}")
         yield f"trial {target}", _trial(target)
 
 
 def _measured() -> Iterator[tuple[str, str]]:
-    """What kernels measure on one core, and where it differs from what tiles are made for."""
+    """What kernels measure on one core, which is announced, and where it differs from what tiles are made for."""
     from occ.compiler.targets.machine import machine_of
     from occ.compiler.targets.measure_machine import measure
 
     here = machine_of("host")
+    say("measuring this machine: seconds where it is idle, minutes where it is not")
     try:
         found = measure(here.vector_bits)
     except ImportError:

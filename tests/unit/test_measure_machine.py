@@ -49,3 +49,16 @@ def test_doctor_reports_them(occ_cli, monkeypatch: pytest.MonkeyPatch):
     assert found["latency"] == "1.2 ns to 32 KiB, 4.0 ns to 128 KiB, 60.0 ns to 256 KiB"
     assert found["machine record"] == "agrees"
     assert "latency" not in json.loads(occ_cli("doctor", "--json").out)
+
+
+def test_doctor_says_what_takes_long_before_it_begins(occ_cli, monkeypatch: pytest.MonkeyPatch):
+    def interrupted(*_: object) -> str:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("occ.cli.doctor._trial", interrupted)
+    ran = occ_cli("doctor", "--measure")
+    assert "compiling a small model for interp" in ran.err
+    assert "cache " in ran.out
+    monkeypatch.setattr("occ.cli.doctor._trial", lambda _: "ok")
+    monkeypatch.setattr("occ.compiler.targets.measure_machine.measure", interrupted)
+    assert "measuring this machine" in occ_cli("doctor", "--measure").err

@@ -234,6 +234,13 @@ SIZES = """module @m {stage="inferred"} {
   }
 }
 """
+SHOWN = """module @m {stage="scheduled", target="cpu"} {
+  dim N "n"
+  func @main(%x: f32[N]) -> f32[N] as "y" {
+    return %x
+  }
+}
+"""
 
 
 @pytest.mark.parametrize(
@@ -242,8 +249,9 @@ SIZES = """module @m {stage="inferred"} {
         (CAPTURES, "captures=0", "captures=255", "has 255 captures"),
         (FUSED, "%x: f32[2,3]", "%x: f32[2,9]", "passes %x : f32[2,9] to %a : f32[2,3]"),
         (SIZES, "dim<N>", "dim<M>", "has the size M in `values`, which is not declared"),
+        (SHOWN, '  dim N "n"\n', "", "@main takes %x : f32[N], whose size N is not declared"),
     ],
-    ids=["captures", "fused", "sizes"],
+    ids=["captures", "fused", "sizes", "shown by an input alone"],
 )
 def test_an_earlier_stage_that_does_not_hold_is_refused(text, old, new, message):
     load_module(text)

@@ -13,7 +13,8 @@ from machines import TARGETS
 import occ
 from occ.compiler.diagnostics import CompileError
 from occ.compiler.driver.compilation import Compilation, Settings
-from occ.compiler.objects.processors import default_target
+from occ.compiler.objects.processors import PROCESSORS, default_target
+from occ.compiler.targets.halide_targets import FEATURES, check_halide_target
 from occ.compiler.targets.registry import get_target
 
 GIVEN = {"halide.target": TARGETS["x86-64-v2"]}
@@ -55,6 +56,39 @@ def test_a_processor_in_the_place_of_a_halide_target(target: str) -> None:
     said = r"OCC0603.*names the processor `x86-64-v3`(.|\n)*--target-cpu x86-64-v3"
     with pytest.raises(CompileError, match=said):
         Compilation(mlp(), Settings(target, options={"halide.target": "x86-64-v3"}))
+
+
+@pytest.mark.parametrize("target", ["cpu", "cpu-jit"])
+@pytest.mark.parametrize(
+    ("name", "said"),
+    [
+        ("native", "is `native`, which does not name a machine(.|\n)*`host`"),
+        ("arm-64", "is `arm-64`, which does not name a machine(.|\n)*x86-64-linux"),
+        ("x86-64-linus-avx2", "is `x86-64-linus-avx2`, which does not name a machine"),
+        ("x86-64-linux-avx22", "has no feature `avx22`(.|\n)*did you mean `avx2`"),
+        ("host-", "has no feature ``"),
+    ],
+)
+def test_a_halide_target_that_is_none(target: str, name: str, said: str) -> None:
+    with pytest.raises(CompileError, match=f"OCC0603.*`halide.target` {said}"):
+        Compilation(mlp(), Settings(target, options={"halide.target": name}))
+
+
+@pytest.mark.parametrize("feature", FEATURES)
+def test_halide_knows_each_feature_that_is_accepted(feature: str) -> None:
+    """Whether it is one of the machine is left to Halide."""
+    halide, said = pytest.importorskip("halide"), ""
+    try:
+        halide.Target(f"x86-64-linux-{feature}")
+    except halide.HalideError as e:
+        said = str(e)
+    assert "Did not understand" not in said
+
+
+@pytest.mark.parametrize("name", sorted(set(PROCESSORS.values())))
+def test_targets_of_processors_are_accepted(name: str) -> None:
+    check_halide_target(name)
+    pytest.importorskip("halide").Target(name)
 
 
 def test_what_a_run_compiles_is_for_where_it_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
