@@ -33,6 +33,8 @@ class GeneralizeSizes(Pass):
     - The channels of these, where they are the last axis: 1.06 to 1.16 (MobileNet v2), for 1 kernel more of 28.
     - The terms of products of two operands in rows, or the columns if these are fewer: 1.7 to 2.1 (`MatMul` of two
       inputs), since one of them is how far apart the rows of an operand are.
+    - The width of the panels in which a kernel packs the columns of an operand: 3.6 (`MatMul` of two inputs of unknown
+      sizes, Zen 4), since it divides indices.
     - Tables that have an element for each code of a byte: 1.5 (`QLinearSigmoid`).
     - The rows of borders up to 128 long (`Pad`): 1.8.
     - Parts of rows up to 128 long (`Slice`): 1.1 to 1.3 (Zen 4).

@@ -68,6 +68,8 @@ def measured_axes(s: AnyStage, f: TeFunc) -> set[str]:
 
     The pass generalize-sizes says how much slower kernels for any are.
     """
+    if isinstance(s, TeStage) and s.role == COLUMNS:
+        return {s.axes[-1].name}  # the width of a panel
     if _is_border(s, f):
         return {a.name for a in s.axes[-1:] if isinstance(a.extent, int) and a.extent <= BORDERED}
     slid, terms = _slid_axes(s), reduce_axes(*s.exprs[:1])
