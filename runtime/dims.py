@@ -97,6 +97,14 @@ def in_order(a: DimExpr, b: DimExpr) -> tuple[DimExpr, DimExpr] | None:
     return None
 
 
+DATA_LABEL = "?"  # label of a symbol that no input has
+
+
+def in_words(e: DimExpr, labels: Mapping[str, str] | None = None) -> str:
+    """An expression for a message, which has no names for sizes that a run computes."""
+    return "a computed size" if any((labels or {}).get(s) == DATA_LABEL for s in symbols(e)) else text(e, labels)
+
+
 def text(e: DimExpr, labels: Mapping[str, str] | None = None) -> str:
     """An expression in readable form; `labels` are the model's names for its dims."""
     if isinstance(e, int):

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from occ.runtime.containers import check_shape, elements
-from occ.runtime.dims import MOST_COUNTED, Assumption, evaluate, in_order, symbols, text
+from occ.runtime.dims import MOST_COUNTED, Assumption, evaluate, in_order, in_words, symbols, text
 from occ.runtime.element_types import ELEMENT_TYPES
 from occ.runtime.errors import RunError
 from occ.runtime.manifest import SCALARS, Constraint, DimInfo, Manifest, TensorInfo
@@ -87,7 +87,7 @@ def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, 
     if right < 0:  # the left side is the minimum
         return RunError(
             "OCC0503",
-            f"a result of node `{c.node}` would have {text(c.rhs, labels)} = {right} elements along an axis",
+            f"a result of node `{c.node}` would have {in_words(c.rhs, labels)} = {right} elements along an axis",
             "the inputs are too small for this model; a build for their sizes (--dim or --shape) may accept them",
         )
     if (ordered := in_order(c.lhs, c.rhs)) is not None:
@@ -99,7 +99,7 @@ def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, 
         if size == MOST_COUNTED:
             return RunError(
                 "OCC0503",
-                f"node `{c.node}` would work on {text(least, labels)} = {n} elements, but its kernel can only "
+                f"node `{c.node}` would work on {in_words(least, labels)} = {n} elements, but its kernel can only "
                 f"count to {MOST_COUNTED}",
                 "choose smaller extents; kernels of `cpu-jit` count only extents with 32 bits, those of `cpu` elements "
                 "too",
@@ -107,10 +107,10 @@ def constraint_error(c: Constraint, left: int, right: int, labels: Mapping[str, 
         reshape = "; a Reshape takes a 0 for the extent of its operand, unless its node sets allowzero=1"
         return RunError(
             "OCC0503",
-            f"node `{c.node}` needs {text(size, labels)} to be at least {n}, but for these inputs it is {found}",
+            f"node `{c.node}` needs {in_words(size, labels)} to be at least {n}, but for these inputs it is {found}",
             "choose other extents, or build for this size with --dim or --shape" + (reshape if found == 0 else ""),
         )
-    sides = f"{text(c.lhs, labels)} = {left} and {text(c.rhs, labels)} = {right}"
+    sides = f"{in_words(c.lhs, labels)} = {left} and {in_words(c.rhs, labels)} = {right}"
     return RunError(
         "OCC0503",
         f"node `{c.node}` needs two sizes to be equal, but for these inputs they are not: {sides}",

@@ -7,8 +7,7 @@ from dataclasses import field
 from occ.compiler.ir.dim import Dim, Sym, Symbol, monomial
 from occ.compiler.ir.op import Region, Value
 from occ.runtime.dataclass import dataclass
-
-DATA_LABEL = "?"  # label of a symbol that no input has
+from occ.runtime.dims import DATA_LABEL
 
 
 @dataclass(eq=False)

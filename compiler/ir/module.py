@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from occ.compiler.ir.dim import Dim, Sym, Symbol, substitute, symbols
-from occ.compiler.ir.func import DATA_LABEL, Broadcast, Constraint, Func, SymbolInfo
+from occ.compiler.ir.func import Broadcast, Constraint, Func, SymbolInfo
 from occ.compiler.ir.op import FuncRef, Op, Region, Weight
 from occ.compiler.ir.operator.registry import Registry
 from occ.compiler.ir.printer import module_text
@@ -20,6 +20,7 @@ from occ.compiler.ir.spill_file import SpillFile
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType, Type
 from occ.runtime.dataclass import dataclass
+from occ.runtime.dims import DATA_LABEL
 from occ.runtime.mapped_arrays import release
 
 _SHOWN = 400  # lines of a module shown in a notebook

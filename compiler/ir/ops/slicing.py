@@ -4,6 +4,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
@@ -132,9 +133,10 @@ class Pad:
 def _cut(before: Sequence[Dim], shape: Sequence[Dim], after: Sequence[Dim]) -> tuple[list[Dim], list[Dim]]:
     """What negative pads cut off in front of each axis, and what they leave of it, which is then repeated."""
     cut = [dim.maximum(0 - b, 0) for b in before]
-    left = [n - c - dim.maximum(0 - e, 0) for n, c, e in zip(shape, cut, after, strict=True)]
+    left = [dim.maximum(n - c - dim.maximum(0 - e, 0), 0) for n, c, e in zip(shape, cut, after, strict=True)]
+    has_elements = reduce(dim.minimum, (b + n + e for b, n, e in zip(before, shape, after, strict=True)), 1)
     for n, whole, b, e in zip(left, shape, before, after, strict=True):
-        least = dim.minimum(dim.maximum(b, 0) + dim.maximum(e, 0), 1)
+        least = dim.minimum(dim.maximum(b, 0) + dim.maximum(e, 0), has_elements)
         at_least(n, least, f"`pads` of `Pad` are {b} and {e} of an axis of {whole} elements: nothing is left to repeat")
     return cut, left
 
