@@ -68,6 +68,17 @@ def test_a_run_refuses_what_a_build_of_any_length_would_leave_out(op: str, form:
         assert session.run({"x": values(0)})["y"].shape == (3, 2, 0)
 
 
+@pytest.mark.parametrize("target", ["interp", "cpu-jit"])
+@pytest.mark.parametrize("op", KINDS)
+def test_the_size_that_is_asked_for_has_a_result(op: str, target: str) -> None:
+    """Not one whose windows begin and end before the axis does, which is shorter."""
+    session = occ.compile(pool(op, {"kernel_shape": [8], "strides": [2]}, "t"), target)
+    for length in (1, 3, 5, 7):
+        with pytest.raises(RunError, match=f"OCC0503.* needs t to be at least 8, but for these inputs it is {length}"):
+            session.run({"x": values(length)})
+    assert session.run({"x": values(8)})["y"].shape == (3, 2, 1)
+
+
 @pytest.mark.parametrize("length", [1, "t"])
 @pytest.mark.parametrize("op", KINDS)
 def test_with_ceil_mode_any_length_will_do(op: str, length: object) -> None:

@@ -80,10 +80,15 @@ def window_of(
 
 
 def _assume_room(padded: Dim, reach: int, stride: int) -> None:
-    """Require at run time that rounding the steps of windows down is rounding them towards 0."""
-    steps = dim.minimum(ceildiv(padded - reach, stride), 0)
-    if steps != dim.minimum(floordiv(padded - reach, stride), 0):
-        assume_at_least(padded, reach + stride * steps)
+    """Require at run time that rounding the steps of windows down is rounding them towards 0.
+
+    Where it is not, an axis of `reach` elements is required, the shortest of which a result has elements.
+    """
+    space = padded - reach
+    steps = dim.minimum(ceildiv(space, stride), 0)
+    if steps != dim.minimum(floordiv(space, stride), 0):
+        is_cut = dim.minimum(stride * steps - dim.minimum(space, 0), 1)  # 1 if a part of a stride is, else 0
+        assume_at_least(padded, padded - space * is_cut)
 
 
 def _pads(
