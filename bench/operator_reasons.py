@@ -16,7 +16,6 @@ REASONS: Mapping[str, str] = {
     "DFT": "Of symbolic length, a convolution of twice the length with a chirp: any length takes about the same time.",
     "ms CDist": "The rows are loaded once for each tile of distances.",
     **dict.fromkeys(("Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 1x1"), _PLANES),
-    "MatMul": "Of doubles: tiles and blocks are those of f32.",
     "Concat of channels": "Vectors are stored through the caches; onnxruntime calls `memcpy`, which does not load what it overwrites.",
     **dict.fromkeys(("Cast float16 to f32", "QuantizeLinear", "DynamicQuantizeLinear", "ms QLinearSigmoid"), _MEMORY),
     **dict.fromkeys(("GridSample linear", "GatherElements"), _LOADS),

@@ -54,7 +54,7 @@ def cpu(options: CpuOptions) -> Pipeline:
             Fuse(lazy_transpose=True),
             WidenCodes(),
         ),
-        "layout": (LayoutActivations(), NarrowWeights(), WidenWeights(), LayoutWeights(), PlaceJoins()),
+        "layout": (LayoutActivations(), NarrowWeights(), WidenWeights(), LayoutWeights(threes=True), PlaceJoins()),
         "scheduled": (
             LowerTe(),
             Schedule(

@@ -16,12 +16,14 @@ RNG = np.random.default_rng(3)
 
 
 @pytest.mark.parametrize("machine", ["x86-64-v3", "x86-64-v4"])
-def test_rows_are_the_same_in_tiles_of_each_height(machine: str) -> None:
+@pytest.mark.parametrize(("kind", "columns"), [("float", 40), ("float", 48), ("float", 520), ("double", 40)])
+def test_rows_are_the_same_in_tiles_of_each_height(machine: str, kind: str, columns: int) -> None:
     """To the bit, whatever the number of rows is."""
     made = onnx.parser.parse_model(
-        '<ir_version: 10, opset_import: ["" : 21]> g (float[m, 24] x) => (float[m, 40] y) { y = MatMul (x, w) }'
+        f'<ir_version: 10, opset_import: ["" : 21]> g ({kind}[m, 24] x) => ({kind}[m, {columns}] y) {{ y = MatMul (x, w) }}'
     )
-    weight, x = RNG.normal(size=(24, 40)).astype(np.float32), RNG.normal(size=(41, 24)).astype(np.float32)
+    dtype = np.float32 if kind == "float" else np.float64
+    weight, x = RNG.normal(size=(24, columns)).astype(dtype), RNG.normal(size=(41, 24)).astype(dtype)
     made.graph.initializer.append(numpy_helper.from_array(weight, "w"))
     session = opened(occ.build(made, "cpu", options={"halide.target": TARGETS[machine]}), 1)
     whole = session.run({"x": x})["y"]
@@ -30,8 +32,14 @@ def test_rows_are_the_same_in_tiles_of_each_height(machine: str) -> None:
         np.testing.assert_array_equal(session.run({"x": x[:rows]})["y"], whole[:rows], strict=True)
 
 
-@pytest.mark.parametrize(("rows", "lower"), [(6, False), (8, True), (12, False), (16, True), (32, True), (512, False)])
-def test_which_tiles_waste_less(rows: int, lower: bool) -> None:
-    four, six = (evaluate(tile_cost(symbol("N"), n), {"N": rows}) for n in (4, 6))
-    assert (four, six) == (tile_cost(rows, 4), tile_cost(rows, 6))
-    assert (four <= six) == lower
+@pytest.mark.parametrize(
+    ("heights", "rows", "lower"),
+    [
+        *(((4, 6), rows, lower) for rows, lower in ((6, False), (8, True), (12, False), (16, True), (32, True))),
+        *(((3, 4), rows, lower) for rows, lower in ((3, True), (4, False), (6, True), (8, False), (9, True))),
+    ],
+)
+def test_which_tiles_waste_less(heights: tuple[int, int], rows: int, lower: bool) -> None:
+    low, high = (evaluate(tile_cost(symbol("N"), n), {"N": rows}) for n in heights)
+    assert (low, high) == tuple(tile_cost(rows, n) for n in heights)
+    assert (low <= high) == lower

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import machines
 import numpy as np
 import pytest
 from building import model_of, reference
 
 import occ
+from occ.compiler.frontend.text import parse
 from occ.compiler.ir.layout import panel_width
+from occ.compiler.passes.base import Context
+from occ.compiler.passes.layout.layout_weights import LayoutWeights
+from occ.compiler.targets.registry import get_target
 
 TEXT = """
 g (float[n, 24] x, uint8[n, 24] q, float[1, 24, 3, h] p) => (float[n, 1033] a, float[n, 1040] b, int32[n, 1040] c, float[1, 1040, 3, h] d) {
@@ -57,3 +62,32 @@ def test_products_with_odd_panels():
         }  # fmt: skip
         for got, want in zip(session.run(given).values(), reference(model, given), strict=True):
             np.testing.assert_allclose(got, want, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("machine", "type_", "columns", "width"),
+    [
+        ("x86-64-v3", "f32", 1536, 24),
+        ("x86-64-v3", "f32", 512, 16),  # two of 66 vectors would be padding
+        ("x86-64-v3", "f32", 520, 24),  # one of 66
+        ("x86-64-v3", "f32", 40, 16),
+        ("x86-64-v2", "f32", 1536, 8),
+        ("x86-64-v4", "f32", 1536, 32),
+        ("x86-64-v3", "f64", 512, 8),
+        ("x86-64-v4", "f64", 512, 16),
+    ],
+)
+def test_products_have_panels_of_three_vectors_on_avx2_and_doubles_their_own(machine, type_, columns, width):
+    ones = ", ".join(["1.0"] * columns)
+    m = parse(f"""
+        module @m {{stage="fused"}} {{
+          weight @w : {type_}[1,{columns}] = dense<{ones}>
+          func @main(%x: {type_}[2,1]) -> {type_}[2,{columns}] as "y" {{
+            %y = MatMul(%x, @w) : {type_}[2,{columns}]
+            return %y
+          }}
+        }}
+    """)
+    LayoutWeights(threes=True).run(m, Context(get_target("cpu"), machines.named(machine)))
+    op, *_ = m.walk()
+    assert op.operands[1].tensor.layout.tiles == ((1, width),)  # pyright: ignore[reportOptionalMemberAccess]

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from math import ceil
 from typing import ClassVar
 
 from occ.compiler.ir.access import reads
 from occ.compiler.ir.build_te import typed_operands
+from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.layout import Layout, pack
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Weight
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.passes.base import Context, Pass
 from occ.runtime.dataclass import dataclass
+
+_LANES = 8  # f32 per vector of AVX2, which has 16 registers and multiply-adds
+_PADDED = 64  # vectors of which one may be padding
 
 
 @dataclass(frozen=True)
@@ -25,6 +31,7 @@ class LayoutWeights(Pass):
 
     lanes: int = 0  # f32 per vector; 0 means the target's
     products: bool = False  # only those of matrix products: convolutions take channels first
+    threes: bool = False  # of these, panels of three vectors where four rows of them fill the registers
 
     name: ClassVar[str] = "layout-weights"
 
@@ -38,6 +45,8 @@ class LayoutWeights(Pass):
                 continue
             w = op.operands[1]
             assert isinstance(w, Weight)
+            if self.threes and lanes == _LANES and op.spec.matrix_product is not None and w.tensor.dtype == F32:
+                layout = _in_threes(layout, w, lanes)
             if (w.name, layout) not in packed:
                 packed[w.name, layout] = m.add_weight(
                     f"{w.name}.packed", pack(w.data, layout), w.tensor.with_layout(layout)
@@ -49,6 +58,18 @@ class LayoutWeights(Pass):
         m.drop_unused_weights()
         ctx.hits["layout-weights"] += len(packed)
         return bool(packed)
+
+
+def _in_threes(layout: Layout, w: Weight, lanes: int) -> Layout:
+    """The layout with panels of three vectors, if these are at least three and little of them is padding.
+
+    Four rows of three vectors fill 16 registers as six of two do, and divide the usual numbers of rows. For [576,
+    1536], 8 rows take 0.90 of the time, 16 rows 0.87, 128 and 512 rows 0.95 to 0.97 (x86-64-v3).
+    """
+    ((axis, width),) = layout.tiles
+    count = ceil(w.data.shape[axis] / lanes)
+    padded = -count % 3 * _PADDED > count or width < lanes
+    return layout if padded else replace(layout, tiles=((axis, 3 * lanes),))
 
 
 def weight_layout(op: Op, lanes: int) -> Layout | None:
