@@ -45,6 +45,7 @@ def front_end() -> dict[str, str]:
         "tiles.h",
         "unroll_late.h",
         "whole_loops.h",
+        "whole_vectors.h",
         "large_pages.h",
         "memory.h",
         "reader.h",

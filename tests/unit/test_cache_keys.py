@@ -147,6 +147,7 @@ def test_every_source_of_the_package_is_listed():
         "settle.h",
         "tap_pairs.h",
         "whole_loops.h",
+        "whole_vectors.h",
         "whole.h",
         "large_pages.h",
         "emit.cpp",

@@ -24,6 +24,7 @@
 #include "tiles.h"
 #include "unroll_late.h"
 #include "whole_loops.h"
+#include "whole_vectors.h"
 #include <map>
 #include <optional>
 #include <set>
@@ -378,6 +379,7 @@ void compile(const char *name, const char *directory, const char *target) {
             pipeline.add_custom_lowering_pass(new whole::DenseRows());
             pipeline.add_custom_lowering_pass(new whole::BytePairs(fitting_pairs));
             pipeline.add_custom_lowering_pass(new whole::LaneSums());
+            if (!has_avx512) pipeline.add_custom_lowering_pass(new whole::WholeVectors());
             if (!has_avx512) pipeline.add_custom_lowering_pass(new whole::TapPairs());
         }
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels, Halide::Target(target)));
