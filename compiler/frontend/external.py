@@ -21,6 +21,7 @@ from occ.runtime.dataclass import dataclass
 from occ.runtime.file_formats import foreign_file
 
 _GRAPH, _INITIALIZER, _RAW_DATA = 7, 5, 9  # ModelProto.graph, GraphProto.initializer, TensorProto.raw_data
+_OUTPUT, _NAME = 12, 1  # GraphProto.output, ValueInfoProto.name
 _SMALLEST = 1024  # bytes; smaller ones are copied
 _VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
 
@@ -128,6 +129,27 @@ def scan(mapped: np.ndarray) -> MappedModel:
             out.append(bytes(data[whole:end]))
     model.message = b"".join(out)
     return model
+
+
+def output_names(mapped: np.ndarray) -> list[str]:
+    """The names of a graph's outputs, of which alone anything is read.
+
+    Args:
+        mapped: the bytes of a model file, u8[n].
+
+    Raises:
+        WireError: not a protobuf message, or an incomplete one.
+    """
+    data = memoryview(mapped)  # pyright: ignore[reportArgumentType] - arrays have the buffer protocol
+    places = [(0, len(data))]
+    for wanted in (_GRAPH, _OUTPUT, _NAME):
+        places = [
+            (value, end)
+            for place in places
+            for number, wire, _, value, end in _fields(data, *place)
+            if number == wanted and wire == _BYTES
+        ]
+    return [bytes(data[start:end]).decode("utf-8", "replace") for start, end in places]
 
 
 def _slim_graph(data: memoryview, start: int, stop: int, mapped: np.ndarray, model: MappedModel) -> bytes:

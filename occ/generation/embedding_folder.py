@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from occ.compiler.frontend.onnx import read_file
+from occ.compiler.frontend.external import output_names
 from occ.generation.folder import model_file, read_object
 from occ.generation.names import LOGITS
 from occ.runtime.dataclass import dataclass
@@ -106,11 +106,7 @@ class EmbeddingFolder:
 
 
 def encoder_kind(path: Path) -> str:
-    """The task of a folder's model: `embedding` or `reranking`; empty if it is not known to be a text encoder.
-
-    Raises:
-        CompileError: the model cannot be read.
-    """
+    """The task of a folder's model: `embedding` or `reranking`; empty if it is not known to be a text encoder."""
     if not path.is_dir():
         return ""
     kinds = read_object(path / "config.json").get("architectures")
@@ -124,10 +120,12 @@ def _returns_vectors(home: Path) -> bool:
     """Whether the graph of a folder returns vectors by name, and no logits: few exports come with `modules.json`."""
     try:
         model = model_file(home, read_object(home / "genai_config.json").get("model", {}))
-    except RunError:  # said by whatever opens the folder
+        if model.suffix != ".onnx":
+            return False
+        names = output_names(np.memmap(model, np.uint8, "r"))
+    except (RunError, OSError, ValueError):  # said by whatever opens the folder
         return False
-    names = {o.name for o in read_file(model)[0].graph.output} if model.suffix == ".onnx" else set[str]()
-    return not names.isdisjoint((*SENTENCES, *TOKENS)) and LOGITS not in names
+    return LOGITS not in names and not {*SENTENCES, *TOKENS}.isdisjoint(names)
 
 
 def _modules(home: Path) -> tuple[tuple[str, ...], tuple[Dense, ...], bool | None]:

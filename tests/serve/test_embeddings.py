@@ -139,9 +139,16 @@ def test_folders_tell_what_is_served(tmp_path: Path) -> None:
     assert encoder_kind(tmp_path) == encoder_kind(tmp_path / "none.gguf") == ""
 
 
-def test_exports_without_a_description_are_told_by_what_they_return(tmp_path: Path) -> None:
-    """optimum's export for feature extraction has no modules.json."""
+def test_exports_without_a_description_are_told_by_what_they_return(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """optimum's export for feature extraction has no modules.json. Its graph is read when it is opened, not before."""
     from occ.generation.embedding_folder import encoder_kind
 
+    monkeypatch.setattr("occ.compiler.frontend.onnx.scan", None)
     for outputs, kind in (("last_hidden_state", "embedding"), ("sentence_embedding", "embedding"), ("logits", "")):
         assert encoder_kind(write_folder(tmp_path / outputs, outputs)) == kind
+
+    for damage in (b"", b"\x3a\x05", b"PK"):
+        (tmp_path / "logits" / "model.onnx").write_bytes(damage)
+        assert encoder_kind(tmp_path / "logits") == ""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,8 @@ from openai_server import EOS, MESSAGES, Served, openai
 
 import occ
 from occ.generation.tokenizer import TextStream
+from occ.runtime.errors import RunError
+from occ.serve.openai.app import ServerSettings, create_app
 
 FIELDS = [
     "temperature", "top_p", "n", "seed", "stop", "stream", "stream_options", "presence_penalty", "frequency_penalty", "logit_bias",
@@ -164,3 +167,19 @@ def test_bodies_that_are_no_objects_are_told_why(served: Served, body: bytes, ki
     status, _, answer = served.ask("POST", "/v1/completions", body, **{"Content-Type": kind})
     assert status == 400
     assert message in json.loads(answer)["error"]["message"]
+
+
+def test_a_server_ends_while_its_model_is_built() -> None:
+    held = threading.Event()
+
+    def load() -> occ.LanguageModel:
+        held.wait(60)
+        raise RunError("OCC0501", "it is too late")
+
+    made = Served(create_app(ServerSettings("slow"), load))
+    made.client.close()
+    made.server.should_exit = True
+    made.thread.join(20)
+    ended = not made.thread.is_alive()
+    held.set()
+    assert ended

@@ -2,8 +2,10 @@
 
 import asyncio
 import hmac
+import threading
 import time
 from collections.abc import AsyncGenerator, Callable, Sequence
+from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -103,7 +105,7 @@ def create_app(
 
     Args:
         settings: names, limits, keys.
-        load: builds or opens the model, in a thread.
+        load: builds or opens the model, in a thread that ends with the process.
         ready: called when the model is ready, or with the error if it fails.
     """
     state, metrics = State(), Metrics()
@@ -131,7 +133,7 @@ async def _load(
     ready: Callable[[Exception | None], object],
 ) -> None:  # fmt: skip
     try:
-        model = await asyncio.to_thread(load)
+        model = await _in_daemon(load)
         if isinstance(model, TextEncoder):
             state.service = EncoderService(model, settings.name, settings.waiting)
         else:
@@ -141,6 +143,21 @@ async def _load(
     except Exception as e:  # reported to the waiting caller, and to clients
         state.failure = e
     ready(state.failure)
+
+
+async def _in_daemon(load: Callable[[], LanguageModel | TextEncoder]) -> LanguageModel | TextEncoder:
+    """The result of `load`, run in a thread for which a server that ends does not wait."""
+    made: Future[LanguageModel | TextEncoder] = Future()
+    made.set_running_or_notify_cancel()  # from here on it is not cancelled
+
+    def run() -> None:
+        try:
+            made.set_result(load())
+        except BaseException as e:
+            made.set_exception(e)
+
+    threading.Thread(target=run, name="occ-load", daemon=True).start()
+    return await asyncio.wrap_future(made)
 
 
 _OPEN = ("/health", "/metrics")  # without a key, for probes
