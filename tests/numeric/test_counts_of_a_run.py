@@ -101,6 +101,16 @@ CASES = {
         low = Constant <value = float {0}> ()  high = Constant <value = float {4000}> ()
         y = MelWeightMatrix(k, n, rate, low, high)""", (4, 1, 9),
     ),
+    "MelWeightMatrix of a length": (
+        "int64 n", {"n": np.array(12)}, "int64", "float y",
+        """rate = Constant <value = int64 {8000}> ()
+        low = Constant <value = float {20}> ()  high = Constant <value = float {4000}> ()
+        y = MelWeightMatrix(n, k, rate, low, high)""", (64, 400, 32),
+    ),
+    "STFT of a length": (
+        "float[1, 90, 1] x, int64 n", {"x": SIGNAL, "n": np.array(7)}, "int64", "float y", "y = STFT(x, n, , k)",
+        (16, 2, 64),
+    ),
     "Col2Im": (
         "float[1, 9, 12] x", {"x": RNG.standard_normal((1, 9, 12)).astype(np.float32)}, "int64[2]", "float y",
         "three = Constant <value = int64[2] {3, 3}> ()  y = Col2Im(x, k, three)", ([5, 6], [6, 5], [3, 14]),

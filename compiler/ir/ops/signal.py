@@ -12,7 +12,7 @@ import numpy as np
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim, floordiv
-from occ.compiler.ir.dtype import F64, I64
+from occ.compiler.ir.dtype import F32, F64
 from occ.compiler.ir.operator.ranks import fixed, same
 from occ.compiler.ir.operator.scalars import scalar
 from occ.compiler.ir.operator.spec import OpSpec, op
@@ -226,25 +226,23 @@ class MelWeightMatrix:
 
         low, high = mel(number(lower_edge_hertz)), mel(number(upper_edge_hertz))
 
+        # Edges are whole numbers, whose quotients in f32 are as those in f64 rounded to f32.
+        dtype = F64 if a.output_datatype == F64 else F32
+
         def edge(k: Expr) -> Expr:
             at = cast(F64, k) * ((high - low) / cast(F64, wrap(bands + 2))) + low
             hertz = (call("exp", at * (log(10) / 2595)) - 1.0) * 700.0
-            return cast(I64, call("floor", cast(F64, wrap(n + 1)) * hertz / number(sample_rate)))
+            return cast(dtype, call("floor", cast(F64, wrap(n + 1)) * hertz / number(sample_rate)))
 
         edges = t.map([bands + 2], edge, name="edges")
+        widths = t.map([bands + 1], lambda k: maximum(edges[k + 1] - edges[k], 1.0), name="widths")
 
         def element(j: Expr, i: Expr) -> Expr:
-            left, centre, right = edges[i], edges[i + 1], edges[i + 2]
-
-            def ratio(p: Expr, q: Expr) -> Expr:
-                return cast(F64, p) / cast(F64, maximum(q, 1))
-
-            zero = literal(0, F64)
-            rising = where((j >= left) & (j <= centre), ratio(j - left, centre - left), zero)
-            point = where(equal(j, centre), literal(1, F64), zero)
-            first = where(equal(centre, left), point, rising)
-            falling = (j >= centre) & (j < right)
-            return cast(a.output_datatype, where(falling, ratio(right - j, right - centre), first))
+            at, left, centre, right = cast(dtype, j), edges[i], edges[i + 1], edges[i + 2]
+            falls, rises = (at >= centre) & (at < right), (at >= left) & (at <= centre)
+            climbed = where(equal(centre, left), literal(1, dtype), at - left)  # all at once
+            ratio = where(falls, right - at, climbed) / where(falls, widths[i + 1], widths[i])
+            return cast(a.output_datatype, where(falls | rises, ratio, literal(0, dtype)))
 
         return t.map([floordiv(n, 2) + 1, bands], element, name="mel")
 

@@ -260,14 +260,18 @@ def _as_given(d: _Decision, k: int) -> Value | None:
     return d.sizes(vector, [n if isinstance(n, (int, Sym)) else d.symbol() for n in asked])
 
 
-def _of_sizes(k: int) -> Rule:
-    """The same op, whose operand `k` is sizes: counts and extents that its definition takes as they are."""
+def _of_sizes(*places: int) -> Rule:
+    """The same op, whose operands at `places` are sizes: counts and extents that its definition takes as they are."""
 
     def rule(d: _Decision) -> Value | None:
-        sizes = _as_given(d, k) if d.operand(k) is not None else None
-        if sizes is None:
+        operands = list(d.op.operands)
+        for k in places:
+            if d.operand(k) is not None and None in (d.known.elements(d.given(k)) or (None,)):
+                operands[k] = _as_given(d, k)
+                if operands[k] is None:
+                    return None
+        if operands == [*d.op.operands]:
             return None
-        operands = [sizes if j == k else v for j, v in enumerate(d.op.operands)]
         made = d.b.op(d.op.name, *operands, n_results=len(d.op.results), **d.op.attrs)
         return made[0] if isinstance(made, tuple) else made
 
@@ -279,7 +283,7 @@ _RULES: Mapping[str, Rule] = {
     "Slice": _slice, "Pad": _pad, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _of_sizes(1),
     "ConstantOfShape": _of_sizes(0), "TopK": _of_sizes(1), "OneHot": _of_sizes(1), "AffineGrid": _of_sizes(1),
     "CenterCropPad": _of_sizes(1), "HannWindow": _of_sizes(0), "HammingWindow": _of_sizes(0),
-    "BlackmanWindow": _of_sizes(0), "STFT": _of_sizes(1), "MaxUnpool": _of_sizes(2),
+    "BlackmanWindow": _of_sizes(0), "STFT": _of_sizes(1, 3), "MaxUnpool": _of_sizes(2),
     "Split": _of_sizes(1), "Resize": _of_sizes(3), EXACT: _of_sizes(3), "DFT": _of_sizes(1),
-    "MelWeightMatrix": _of_sizes(0), "Col2Im": _of_sizes(1),
+    "MelWeightMatrix": _of_sizes(0, 1), "Col2Im": _of_sizes(1),
 }  # fmt: skip
