@@ -89,12 +89,12 @@ def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
 def _most_rows(vectors: int, machine: Machine) -> int:
     """Rows of a tile of some vectors whose sums stay in registers.
 
-    Three vectors leave 16 registers for four rows, beside a row of weights and a broadcast element: six spilled, and a
-    ShuffleNet takes 0.79 of the time, MobileNet v2 0.95 (AVX2).
+    Three vectors leave 16 registers for four rows, five for two, beside a row of weights and a broadcast element: six
+    rows of three spilled, and a ShuffleNet takes 0.79 of the time, MobileNet v2 0.95 (AVX2).
     """
     if vectors <= 2:
         return max(machine.accumulators // vectors, 1)
-    fitting = (machine.registers - vectors - 1) // vectors if vectors == 3 else machine.registers
+    fitting = (machine.registers - vectors - 1) // vectors if vectors % 2 else machine.registers
     return min(machine.accumulators // 2, fitting)
 
 
