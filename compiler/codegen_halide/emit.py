@@ -14,7 +14,7 @@ from occ.compiler.ir.dtype import F16
 from occ.compiler.ir.te.expr import PREDICATES, Axis, Binary, Call, Const, Expr, Index, Load, Reduce, Select, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc, TeStage, product_in_pairs, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, clamped_below
-from occ.compiler.ir.te.piecewise import parts
+from occ.compiler.ir.te.piecewise import along, parts
 from occ.compiler.ir.te.reductions import neutral
 from occ.compiler.ir.te.roles import SUM_BLOCK, facts_of_role
 from occ.compiler.ir.te.scatter_rows import passed_on, place_before, running
@@ -120,7 +120,7 @@ class _Generator:
         self.relaxed = _untested_sums(f) if self.is_exact else set[str]()
         self.tiled = frozenset(_tiled(f))
         self.positions = {s.name: n for s in f.stages if (n := clamped_below(s)) is not None}
-        self.in_parts = {d.stage for d in f.schedule if d.call == "in_parts"}
+        self.in_parts = {d.stage: str(d.args[0]) for d in f.schedule if d.call == "in_parts"}
 
     def text(self) -> str:
         f = self.f
@@ -200,17 +200,18 @@ class _Generator:
             self._line(f"RVar {a.name} = {name}[{k}];")
 
     def _in_parts(self, s: TeStage) -> None:
-        """One update per part, over its own RVar instead of the last axis."""
+        """One update per part, over its own RVar instead of the axis that has parts."""
         self._line(f"{self._at(s)} = undef<{cpp_type(s.dtype)}>();")
-        *outer, last = s.axes
-        for k, part in enumerate(parts(s), 1):
-            axis = Axis(_axis_of_part(last.name, k), part.extent)
+        name = self.in_parts[s.name]
+        for k, part in enumerate(parts(along(s, name)), 1):
+            axis = Axis(_axis_of_part(name, k), part.extent)
             self._domain(f"dom_{axis.name}", (axis,))
-            printer = Printer(self.f.shapes, axis_symbols((*outer, axis)), self.layouts, self.tiled)
+            printer = Printer(self.f.shapes, axis_symbols((*s.axes, axis)), self.layouts, self.tiled)
             printer.halves_in_f32 = self.halves_in_f32
             here = Index(axis.name)
-            expr = transform(part.expr, lambda n, here=here: here if n == Index(last.name) else None)
-            at = ", ".join((printer.index(here + wrap(part.start)), *(a.name for a in reversed(outer))))
+            expr = transform(part.expr, lambda n, here=here: here if n == Index(name) else None)
+            place = printer.index(here + wrap(part.start))
+            at = ", ".join(place if a.name == name else a.name for a in reversed(s.axes))
             self._line(f"{s.name}({at}) = {self._exactly(printer.data(expr))};")
 
     def _stage(self, s: TeStage) -> None:
@@ -359,7 +360,7 @@ class _Generator:
     def _declare(self, schedule: Iterable[Directive], declared: set[str]) -> None:
         """Variables that splits and fuses make: RVars where an update's own variable is split, Vars elsewhere."""
         reduced = {a.name for s in self.f.stages for a in (s.over if isinstance(s, Scatter) else reduce_axes(s.expr))}
-        reduced |= {s.axes[-1].name for s in self.f.stages if s.name in self.in_parts}
+        reduced |= {*self.in_parts.values()}
         reduced -= {a for s in self.f.stages if isinstance(s, Scatter) for a in passed_on(s)}
         for d in schedule:
             if d.call not in ("split", "fuse"):
@@ -374,7 +375,7 @@ class _Generator:
                     self._line(f'{kind} {name}("{name}");')
 
     def _argument(self, d: Directive, a: Arg) -> str:
-        if d.update and d.stage in self.in_parts and a == self.f.stage(d.stage).axes[-1].name:
+        if d.update and a == self.in_parts.get(d.stage):
             return _axis_of_part(str(a), d.update)
         if isinstance(a, Sym):
             return dim_text(a)
@@ -390,7 +391,7 @@ class _Generator:
 
 
 def _axis_of_part(axis: str, k: int) -> str:
-    """The last axis of a stage in its k-th part, in C++."""
+    """The axis of a stage that has parts, in its k-th part, in C++."""
     return f"{axis}_part{k}"
 
 

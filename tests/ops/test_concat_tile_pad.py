@@ -88,3 +88,28 @@ def test_each_part_has_vectors_of_its_own() -> None:
     functions = Compilation(model(np.float32, "n", ("a", "b", "c")), Settings("cpu")).advance("scheduled").te
     (joined,) = (f for name, f in functions.items() if name.startswith("concat") and len(f.params) == 3)
     assert [d.update for d in joined.schedule if d.call == "vectorize"] == [1, 2, 3]
+
+
+def rows_of_three(dtype: type) -> onnx.ModelProto:
+    """Rows of three tensors, joined along the axis before the last; `w` is the length of a row."""
+    elem = helper.np_dtype_to_tensor_dtype(np.dtype(dtype))
+    ports = [helper.make_tensor_value_info(f"x{k}", elem, ["n", c, "w"]) for k, c in enumerate((5, 1, 9))]
+    nodes = [helper.make_node("Concat", [p.name for p in ports], ["y"], axis=1)]
+    graph = helper.make_graph(nodes, "g", ports, [helper.make_tensor_value_info("y", elem, None)])
+    return helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("options", list(OPTIONS.values()), ids=list(OPTIONS))
+@pytest.mark.parametrize("dtype", [np.float32, np.uint8], ids=lambda t: t.__name__)
+def test_joined_rows_are_read_one_tensor_after_another(dtype: type, options: dict[str, str]) -> None:
+    from occ.compiler.driver.compilation import Compilation, Settings
+
+    m = rows_of_three(dtype)
+    (f,) = Compilation(m, Settings("cpu")).advance("scheduled").te.values()
+    assert [d.update for d in f.schedule if d.call == "vectorize"] == [1, 2, 3]
+    session = opened(occ.build(m, "cpu", options=options), 2)
+    for n, w in ((1, 1), (2, 17), (3, 5000), (0, 64), (16, 130)):
+        rng = np.random.default_rng(w)
+        given = {f"x{k}": rng.integers(0, 100, (n, c, w)).astype(dtype) for k, c in enumerate((5, 1, 9))}
+        check(session, m, given)

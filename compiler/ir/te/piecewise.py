@@ -1,7 +1,8 @@
-"""Piecewise stages: intervals of the last axis with one expression each, as in Concat and Pad.
+"""Piecewise stages: intervals of an axis with one expression each, as in Concat and Pad.
 
 `c[i<9] = i < 4 ? a[i] : b[i - 4]` has the parts `c[i<4] = a[i]` and, from 4 on, `c[i<5] = b[i]`. Within each part the
-source of the elements is fixed, so they are read as vectors.
+source of the elements is fixed, so they are read as vectors. Parts are those of the last axis; `along` makes another
+one the last.
 """
 
 from __future__ import annotations
@@ -62,6 +63,11 @@ def parts(s: TeStage, *, clamps: bool = False) -> tuple[Part, ...]:
         inner = parts(replace(s, axes=(*outer, axis), expr=expr), clamps=True) if clamps else ()  # a clamp of a clamp
         found += [replace(p, start=start + p.start) for p in inner] or [Part(start, end - start, expr)]
     return tuple(found) if len(found) <= MOST else ()
+
+
+def along(s: TeStage, axis: str) -> TeStage:
+    """The stage with an axis as its last."""
+    return replace(s, axes=(*(a for a in s.axes if a.name != axis), *(a for a in s.axes if a.name == axis)))
 
 
 def part_count(s: TeStage) -> int:

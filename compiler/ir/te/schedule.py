@@ -77,7 +77,7 @@ class Directive:
         call: a scheduling call of Halide, of `CALLS`.
         args: names of axes, stages and tail strategies, integers, conditions, and run-time sizes.
         update: the number of the update definition that it schedules, from 1, or 0 for the initial value. A reduction
-            has one; a stage computed in parts (`in_parts`) has one each, with the part's axis as its last axis.
+            has one; a stage computed in parts (`in_parts`) has one each, with the axis of the part.
         variant: the number of the stage's variant that it belongs to, from 1 in the order of the calls
             `stage.specialize(test)`, or 0: at run time, the first whose test holds is used.
         line: of the text that it was parsed from, or 0.

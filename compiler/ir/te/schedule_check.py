@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from occ.compiler.ir.dim import Sym, lower, symbols
 from occ.compiler.ir.te.function import Scatter, TeFunc, TeStage, reduce_axes
-from occ.compiler.ir.te.piecewise import parts
+from occ.compiler.ir.te.piecewise import along, parts
 from occ.compiler.ir.te.schedule import (
     AXIS,
     CALLS,
@@ -34,12 +34,12 @@ def schedule_problems(f: TeFunc) -> Iterator[str]:
     if f.halide:
         return
     variants = {0, *(d.variant for d in f.schedule)}
-    in_parts = {d.stage for d in f.schedule if d.call == "in_parts"}
+    in_parts = {d.stage: str(d.args[0]) for d in f.schedule if d.call == "in_parts" and d.args}
     loops: dict[Scope, set[str]] = {(s.name, 0, k): {a.name for a in s.axes} for s in f.stages for k in variants}
     for s in f.stages:
         inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
         outer = () if isinstance(s, Scatter) else s.axes
-        count = len(parts(s)) if isinstance(s, TeStage) and s.name in in_parts else 1
+        count = len(parts(along(s, in_parts[s.name]))) if isinstance(s, TeStage) and s.name in in_parts else 1
         here = {a.name for a in (*outer, *inner)}
         loops |= {(s.name, u, k): set(here) for u in range(1, count + 1) for k in variants}
     for d in f.schedule:

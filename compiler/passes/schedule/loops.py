@@ -65,6 +65,7 @@ def row_tail(extent: Dim, rows: int) -> str:
 
 
 LONG_SUM_VECTORS = 4  # independent accumulators of a long sum, so that none waits for the previous one
+TASKS = 8  # that keep all threads busy
 INNERMOST = Loop("_")  # stands for loops that never run in parallel
 
 
@@ -84,7 +85,7 @@ def parallel(out: StageSchedule, loops: Sequence[Loop], counts: Sequence[int], c
         return {}
     # A symbolic extent, usually a batch, may be 1: it does not count, and fusing continues.
     loop, total, k = loops[0], max(counts[0], 1), 0
-    while total < 8 and k + 1 < len(loops) - 1:  # the innermost loop is kept: reductions are computed in it
+    while total < TASKS and k + 1 < len(loops) - 1:  # the innermost loop is kept: reductions are computed in it
         k += 1
         loop, total = out.fuse(loops[k], loop), total * max(counts[k], 1)
     if total > 1 or 0 in counts[: k + 1]:

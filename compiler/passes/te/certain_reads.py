@@ -8,9 +8,9 @@ from occ.compiler.ir.dim import Dim
 from occ.compiler.ir.te.expr import Axis, Expr, Index, Select
 from occ.compiler.ir.te.function import AnyStage, TeFunc, TeStage, loads, reduce_axes
 from occ.compiler.ir.te.index import axis_symbols, within
-from occ.compiler.ir.te.piecewise import part_count
+from occ.compiler.ir.te.piecewise import along, part_count
 from occ.compiler.ir.te.roles import PAD
-from occ.compiler.ir.te.walks import of_kind
+from occ.compiler.ir.te.walks import of_kind, walk
 
 
 def uncertain_extents(f: TeFunc, g: TeFunc) -> Iterator[int]:
@@ -27,11 +27,12 @@ def uncertain_extents(f: TeFunc, g: TeFunc) -> Iterator[int]:
         assert isinstance(t, TeStage)
         axes = axes_of(s)
         (old, fixed), (new, positions) = _reads(s, f), _reads(t, g)
-        if not is_bordered_row(s) and part_count(s) != part_count(t):
-            at = [a.extent for a in s.axes[-1:]]
-            if any((d.call, d.stage) == ("in_parts", s.name) for d in f.schedule):
-                at += [n for _, n in old]  # the borders of a join are extents of its operands
-            yield from (n for n in at if isinstance(n, int))
+        parted = {d.args[0] for d in f.schedule if (d.call, d.stage) == ("in_parts", s.name)}
+        for a in () if is_bordered_row(s) else (a for a in s.axes if a.name in parted or a == s.axes[-1]):
+            if part_count(along(s, a.name)) != part_count(along(t, a.name)):
+                # the borders of a join are extents of its operands
+                at = [n for i, n in old if a.name in parted and Index(a.name) in walk(i)]
+                yield from (n for n in (a.extent, *at) if isinstance(n, int))
         if len(old) != len(new):  # a read at a position that is read became two, by sizes of different axes
             yield from (n for _, n in old if isinstance(n, int))
             continue

@@ -115,9 +115,9 @@ class _Walk:
         self.tiles = {(s.name, a.name) for s in f.stages if s.name in inner for a in s.axes}
         self.loops: dict[tuple[str, int, int, str], _Loop] = {}
         self.regardless: dict[tuple[str, str], set[str]] = {}  # results of `_regardless`
-        for s in f.stages:
-            if any(d.stage == s.name and d.call == "in_parts" for d in f.schedule):
-                self.found.axes[s.axes[-1].name].known = True
+        for d in f.schedule:
+            if d.call == "in_parts":
+                self.found.axes[str(d.args[0])].known = True
         self.whole: dict[
             int, str
         ] = {}  # axes split into blocks for which other stages are computed at once, by directive

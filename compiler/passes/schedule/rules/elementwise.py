@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-from math import gcd
+from math import gcd, prod
 
 from occ.compiler.ir.dim import Dim, is_multiple, upper
 from occ.compiler.ir.te.cost import SERIAL
-from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce, Select
+from occ.compiler.ir.te.expr import Binary, Const, Expr, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import TeFunc, TeStage
 from occ.compiler.ir.te.index import axis_symbols, step
-from occ.compiler.ir.te.piecewise import Part, parts
+from occ.compiler.ir.te.piecewise import Part, along, parts
 from occ.compiler.ir.te.roles import PAD
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.rules.schedule_rule import Declined
-from occ.compiler.passes.schedule.loops import INNERMOST, Directives, parallel, row_tail, tasks, typical_tasks
+from occ.compiler.passes.schedule.loops import INNERMOST, TASKS, Directives, parallel, row_tail, tasks, typical_tasks
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work
 from occ.compiler.targets.machine import Machine
 
@@ -40,6 +40,8 @@ def _loops(s: TeStage, facts: ScheduleFacts) -> Directives:
         return _in_pieces(out, s, pieces, facts)
     if found := _parts(s, facts):
         return _in_parts(s, found, facts)
+    if joined := _joined(s, facts):
+        return _one_after_the_other(s, joined, facts)
     if rows := across(s, facts):
         return _in_squares(out, s, rows, facts)
     if _looks_up(s):
@@ -156,6 +158,41 @@ def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Dire
         if lanes > 1:
             out.vectorize(inner, lanes, "Auto" if is_multiple(part.extent, lanes) and outer else "GuardWithIf")
         parallel(out, [*outer, INNERMOST], [*(tasks(a.extent) for a in s.axes[:-1]), 1], work(s, facts) if outer else 0)
+        made += out.directives
+    return made
+
+
+def _joined(s: TeStage, facts: ScheduleFacts) -> str:
+    """An axis other than the last along which a stage reads one tensor after another, as Concat does, or nothing."""
+    if facts.machine.lanes(element_bits(s)) > nominal(s.axes[-1].extent):
+        return ""
+    choices = [n for n in walk(s.expr) if isinstance(n, Select) and all(_reads(side) for side in (n.then, n.other))]
+    chosen = {i.name for n in choices for i in walk(n.cond) if isinstance(i, Index)}
+    return next((a.name for a in s.axes[:-1] if a.name in chosen and parts(along(s, a.name))), "")
+
+
+def _reads(e: Expr) -> bool:
+    return any(isinstance(n, Load) for n in walk(e))
+
+
+def _one_after_the_other(s: TeStage, axis: str, facts: ScheduleFacts) -> Directives:
+    """A loop for each part of an axis other than the last: a select in vectors loads both of its sides.
+
+    Zen 4, two of 64x3136 f32: 53 --> 38 us.
+    """
+    start = StageSchedule(s)
+    made = list(start.in_parts(start.loop(axis)).directives)
+    before = s.axes[: next(k for k, a in enumerate(s.axes) if a.name == axis)]
+    counts = typical_tasks(before)
+    for k, part in enumerate(parts(along(s, axis)), 1):
+        out = StageSchedule(s, update=k)
+        *outer, last = out.axes
+        out.reorder(last, *reversed(outer))
+        vectorise(out, s, facts, outer=0)
+        if prod(max(n, 1) for n in counts) >= TASKS:
+            parallel(out, [*map(out.loop, (a.name for a in before)), INNERMOST], [*counts, 1], work(s, facts))
+        else:
+            parallel(out, [out.loop(axis), INNERMOST], [tasks(part.extent), 1], work(s, facts))
         made += out.directives
     return made
 
