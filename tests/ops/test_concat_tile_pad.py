@@ -113,3 +113,12 @@ def test_joined_rows_are_read_one_tensor_after_another(dtype: type, options: dic
         rng = np.random.default_rng(w)
         given = {f"x{k}": rng.integers(0, 100, (n, c, w)).astype(dtype) for k, c in enumerate((5, 1, 9))}
         check(session, m, given)
+
+
+@pytest.mark.toolchain
+def test_borders_are_written_out() -> None:
+    from occ.compiler.driver.compilation import Compilation, Settings
+
+    functions = Compilation(model(np.float32, "n", ("a", "b", "c")), Settings("cpu")).advance("scheduled").te
+    padded = [f for name, f in functions.items() if name.startswith("pad")]
+    assert [{d.update for d in f.schedule if d.call == "unroll"} for f in padded] == [{1, 3}, {1, 3}]
