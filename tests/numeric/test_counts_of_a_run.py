@@ -107,6 +107,11 @@ CASES = {
         low = Constant <value = float {20}> ()  high = Constant <value = float {4000}> ()
         y = MelWeightMatrix(n, k, rate, low, high)""", (64, 400, 32),
     ),
+    "MelWeightMatrix of numbers in 32 bits": (
+        "int32 n, int32 rate", {"n": np.array(4, np.int32), "rate": np.array(8000, np.int32)}, "int32", "float y",
+        """low = Constant <value = float {20}> ()  high = Constant <value = float {4000}> ()
+        y = MelWeightMatrix(n, k, rate, low, high)""", (64, 32),
+    ),
     "STFT of a length": (
         "float[1, 90, 1] x, int64 n", {"x": SIGNAL, "n": np.array(7)}, "int64", "float y", "y = STFT(x, n, , k)",
         (16, 2, 64),

@@ -260,18 +260,24 @@ def _as_given(d: _Decision, k: int) -> Value | None:
     return d.sizes(vector, [n if isinstance(n, (int, Sym)) else d.symbol() for n in asked])
 
 
-def _of_sizes(*places: int) -> Rule:
-    """The same op, whose operands at `places` are sizes: counts and extents that its definition takes as they are."""
+def _of_sizes(*places: int, alike: tuple[int, ...] = ()) -> Rule:
+    """The same op, whose operands at `places` are sizes: counts and extents that its definition takes as they are.
+
+    Args:
+        places: of operands whose elements are counts or extents.
+        alike: of others that must have the same type, which is i64 for sizes.
+    """
 
     def rule(d: _Decision) -> Value | None:
-        operands = list(d.op.operands)
-        for k in places:
-            if d.operand(k) is not None and None in (d.known.elements(d.given(k)) or (None,)):
-                operands[k] = _as_given(d, k)
-                if operands[k] is None:
-                    return None
-        if operands == [*d.op.operands]:
+        given = {k: d.given(k) for k in places if d.operand(k) is not None}
+        known = {k for k, v in given.items() if None not in (d.known.elements(v) or (None,))}
+        if known == given.keys():
             return None
+        sizes = {k: v if k in known and v.tensor.dtype == I64 else _as_given(d, k) for k, v in given.items()}
+        if None in sizes.values():
+            return None
+        sizes |= {k: d.b.Cast(d.given(k), to=I64) for k in alike if d.given(k).tensor.dtype != I64}
+        operands = [sizes.get(k, v) for k, v in enumerate(d.op.operands)]
         made = d.b.op(d.op.name, *operands, n_results=len(d.op.results), **d.op.attrs)
         return made[0] if isinstance(made, tuple) else made
 
@@ -285,5 +291,5 @@ _RULES: Mapping[str, Rule] = {
     "CenterCropPad": _of_sizes(1), "HannWindow": _of_sizes(0), "HammingWindow": _of_sizes(0),
     "BlackmanWindow": _of_sizes(0), "STFT": _of_sizes(1, 3), "MaxUnpool": _of_sizes(2),
     "Split": _of_sizes(1), "Resize": _of_sizes(3), EXACT: _of_sizes(3), "DFT": _of_sizes(1),
-    "MelWeightMatrix": _of_sizes(0, 1), "Col2Im": _of_sizes(1),
+    "MelWeightMatrix": _of_sizes(0, 1, alike=(2,)), "Col2Im": _of_sizes(1),
 }  # fmt: skip
