@@ -225,7 +225,7 @@ def _rolls(s: TeStage, tail: str, facts: ScheduleFacts) -> bool:
     """Whether what follows the sums is a loop over the rows of a tile, not copies.
 
     Copies of a sigmoid for 8 rows are longer than the product, and so are shorter copies, each with a test for the end
-    of rows. As loops, such kernels compile in 0.73 of the time (AVX-512; as before with AVX2), and eight models run in
+    of rows. As loops, such kernels compile in 0.77 of the time (AVX-512; as before with AVX2), and eight models run in
     0.98 to 1.02 of it (Zen 4). A lone bias or activation is not worth the way of sums through memory.
     """
     nodes = [n for x in (s, *facts.inlined_into(s)) if not isinstance(x.expr, Reduce) for n in walk(x.expr)]
