@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 
+from occ.compiler.codegen_halide.codes import code_of_quotient, saturated
 from occ.compiler.codegen_halide.literals import cpp_type, dim_text, is_counted, literal_text
 from occ.compiler.ir.dim import Dim, Sym, symbols
 from occ.compiler.ir.dtype import BOOL, F16, F32, I32, U64
@@ -273,7 +274,7 @@ class Printer:
         if e.fn == "not":
             return f"(!{args[0]})" if e.dtype == BOOL else f"(~{args[0]})"
         if e.fn == "nearest" and e.args[0].dtype == F32 and self._is_small(e.args[0]):
-            if (found := _code_of_quotient(e.args[0])) is not None:
+            if (found := code_of_quotient(e.args[0])) is not None:
                 return f"te_nearest_quotient({self.data(found[0], guarded=guarded)}, {_texts(*found[1:])})"
             return f"te_nearest_small({args[0]})"
         if e.args[0].dtype.is_int and e.fn in ("floor", "ceil", "trunc", "round_even"):
@@ -300,6 +301,8 @@ class Printer:
         arg = self._number(e.arg) if is_index(e.arg) else self.data(e.arg, guarded=guarded)
         if e.dtype == BOOL:
             return f"te_ne({arg}, {literal_text(0, e.arg.dtype)})" if e.arg.dtype.is_float else f"({arg} != 0)"
+        if (found := saturated(e)) is not None:
+            return f"te_saturated<{cpp_type(e.dtype)}>({self.data(found[0], guarded=guarded)}, {found[1]})"
         if e.arg.dtype.is_float and e.dtype.is_int:
             return f"te_to_int<{cpp_type(e.dtype)}>({arg})"
         if e.dtype.name == "bf16" and e.arg.dtype.is_float:
@@ -324,16 +327,6 @@ def _by_zero(e: Expr) -> Expr:
             return where(x > zero, above, where(x < zero, below, literal(math.nan, e.dtype)))
         case _:
             return e
-
-
-def _code_of_quotient(e: Expr) -> tuple[Expr, Expr, Expr, Expr] | None:
-    """An f32, its constant divisor, and the bounds of the quotient: quantisation."""
-    match e:
-        case Binary("min", Binary("max", Binary("div", x, Const() as divisor), Const() as low), Const() as high):
-            usual = 2.0**-80 < abs(float(divisor.value)) < 2.0**80  # pyright: ignore[reportArgumentType]
-            return (x, divisor, low, high) if usual else None
-        case _:
-            return None
 
 
 def _texts(*constants: Expr) -> str:

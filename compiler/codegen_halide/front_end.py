@@ -39,6 +39,7 @@ def front_end() -> dict[str, str]:
         "dense_rows.h",
         "lane_sums.h",
         "mends.h",
+        "packed_codes.h",
         "repeats.h",
         "settle.h",
         "tap_pairs.h",

@@ -68,6 +68,18 @@ def test_kernels_of_any_size_fetch_no_short_panels(depth, fetched, tmp_path: Pat
 
 
 @needs_objdump
+def test_addresses_of_codes_take_no_instructions_of_a_step(tmp_path: Path) -> None:
+    """Each step compared, moved, shifted and added to find its line: 7 of 98 instructions."""
+    settings = Settings("cpu", options={"halide.target": PROCESSORS["x86-64-v3"]})
+    w = np.random.default_rng(0).integers(-127, 128, (320, 256, 1, 1)).astype(np.int8)
+    model = model_of("g (uint8[1, 256, 14, 14] x) => (int32[1, 320, 14, 14] y) { y = ConvInteger (x, w) }", {"w": w})
+    lines = disassembled(Compilation(model, settings).artifact().code, tmp_path).splitlines()
+    fetches = [k for k, line in enumerate(lines) if FETCHES in line]
+    assert fetches
+    assert not [n for k in fetches for n in lines[k - 5 : k] if re.search(r"\tcmov|\tshl|\timul", n)]
+
+
+@needs_objdump
 @pytest.mark.parametrize(
     ("target", "depth"),
     [

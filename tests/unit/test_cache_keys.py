@@ -143,6 +143,7 @@ def test_every_source_of_the_package_is_listed():
         "dense_rows.h",
         "lane_sums.h",
         "mends.h",
+        "packed_codes.h",
         "repeats.h",
         "settle.h",
         "tap_pairs.h",

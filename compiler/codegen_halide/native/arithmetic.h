@@ -120,6 +120,22 @@ Expr te_nearest_small(const Expr &x) {
     return reinterpret<int32_t>(te_add(x, kWhole)) - reinterpret<int32_t>(Expr(kWhole));
 }
 
+// Whether codes are packed by instructions that saturate, two vectors at a time (packed_codes.h); set before a kernel
+// is built. AVX-512 narrows each vector by one instruction.
+bool packs_codes = false;
+bool packs(const Halide::Target &t) {
+    return t.arch == Halide::Target::X86 && t.has_feature(Halide::Target::SSE41) && !t.has_feature(Halide::Target::AVX512);
+}
+
+// The integer nearest to x plus `zero`, ties to even, saturated as an integer of 8 bits. What packs codes saturates them,
+// so that only numbers beyond the range of i32 are left: the conversion makes each of them its lowest one.
+Expr te_saturated(Type t, const Expr &x, int zero) {
+    const float high = float(t.is_int() ? 127 : 255) - float(zero);
+    if (!packs_codes) return cast(t, te_nearest_small(te_min_const(te_max_const(x, high - 255), high)) + zero);
+    const Expr whole = saturating_cast<int16_t>(te_nearest(te_min_const(x, high)));
+    return saturating_cast(t, zero ? saturating_add(whole, cast<int16_t>(zero)) : whole);
+}
+
 // a * b + c rounded once. LLVM fuses one product with one sum; the strict operation after them, which changes nothing,
 // keeps it from regrouping longer sums.
 Expr te_fma(const Expr &a, const Expr &b, const Expr &c) {

@@ -35,6 +35,7 @@ private:
     const std::map<std::string, Panel> panels;
     const int locality;  // as in LLVM: 0 is prefetchnta, 2 prefetcht1
     std::vector<Loop> loops;  // around the current statement, outermost first
+    std::vector<Lets> before;  // values that are computed before each of them
     Lets lets;
     bool innermost = false;
 
@@ -76,6 +77,7 @@ private:
     }
     Stmt visit(const For *op) override {
         loops.push_back({op->name, op->min, op->extent});
+        before.emplace_back();
         innermost = true;
         Stmt body = mutate(op->body);
         if (innermost) {
@@ -85,8 +87,12 @@ private:
         }
         innermost = false;
         loops.pop_back();
+        const Lets named = std::move(before.back());
+        before.pop_back();
         if (body.same_as(op->body)) return op;
-        return For::make(op->name, op->min, op->extent, op->for_type, op->partition_policy, op->device_api, body);
+        Stmt made = For::make(op->name, op->min, op->extent, op->for_type, op->partition_policy, op->device_api, body);
+        for (auto let = named.rbegin(); let != named.rend(); let++) made = LetStmt::make(let->first, let->second, made);
+        return made;
     }
 
     static bool uses(const Expr &e, const std::string &name) {
@@ -106,6 +112,10 @@ private:
 
     // The body of the innermost loop with the prefetches due in an iteration. The loops are, from the inside: those
     // over a panel, which the index uses; those over tiles, which it does not; the loop over panels.
+    //
+    // Products of codes wait for the instructions of a step, so that it only adds its position to an address: that of
+    // the next panel is computed once for all tiles, and the line where a tile begins once for its loops; tiles that are
+    // left when all lines are fetched stay at the last one. Floats, whose steps are longer, gained nothing by it.
     Stmt fetched(const Stmt &body, const Load *load, const Lets &known) {
         const Ramp *ramp = load->index.as<Ramp>();
         Expr start = ramp ? ramp->base : load->index;
@@ -122,10 +132,10 @@ private:
         while (k > 0 && uses(start, loops[k - 1].name)) {
             const Loop &loop = loops[--k];
             position = position + (Variable::make(Halide::Int(32), loop.name) - loop.min) * steps;
-            start = substitute(loop.name, loop.min, start);
+            start = in_terms_of_loops(substitute(loop.name, loop.min, start));
             steps = simplify(steps * in_terms_of_loops(loop.extent));
         }
-        const bool in_panel = k < loops.size();
+        const size_t in_panel = k;
         Expr tile = 0;
         Expr count = 1;
         while (k > 0 && !uses(start, loops[k - 1].name)) {
@@ -137,23 +147,38 @@ private:
         }
         const auto [bytes, distance] = panels.at(load->name);
         const auto typical_bytes = typical(bytes), typical_steps = typical(steps);
-        if (!in_panel || k == 0 || tiles <= 1 || !typical_bytes || typical_steps.value_or(0) <= 0) return body;
+        if (in_panel == loops.size() || k == 0 || tiles <= 1 || !typical_bytes || typical_steps.value_or(0) <= 0) return body;
         const int64_t each = (*typical_bytes / kLine + *typical_steps * tiles - 1) / (*typical_steps * tiles);
         if (each > kMost) return body;
-        const int wide = kLine / load->type.element_of().bytes();
-        position = min((tile * steps + position) * (int)each, simplify(bytes / kLine - (int)each));
+        const Expr base = Halide::reinterpret(Halide::Int(64), Variable::make(Halide::Handle(), load->name));
+        const int size = load->type.element_of().bytes(), wide = kLine / size;
+        const Expr next = start + simplify(distance / kLine * wide), last = simplify(bytes / kLine - (int)each);
+        const Expr line = (tile * steps + (load->type.is_float() ? position : 0)) * (int)each;
         Stmt made = body;
+        if (load->type.is_float()) {
+            for (int64_t n = each; n-- > 0;) {
+                made = Block::make(fetch(base + Halide::cast<int64_t>(next + (min(line, last) + (int)n) * wide) * size), made);
+            }
+            return made;
+        }
+        const Expr panel = named(k, base + Halide::cast<int64_t>(next) * size);
+        const Expr first = named(in_panel, panel + Halide::cast<int64_t>(min(line, last)) * kLine);
+        const Expr step = named(in_panel, Halide::cast<int64_t>(Halide::select(line > last, 0, (int)each * kLine)));
         for (int64_t n = each; n-- > 0;) {
-            Expr index = start + simplify(distance / kLine * wide) + (position + (int)n) * wide;
-            made = Block::make(fetch(load, index), made);
+            made = Block::make(made, fetch(first + Halide::cast<int64_t>(position) * step + (int)(n * kLine)));
         }
         return made;
     }
 
-    Stmt fetch(const Load *load, const Expr &index) const {
-        const Expr base = Halide::reinterpret(Halide::Int(64), Variable::make(Halide::Handle(), load->name));
-        const Expr offset = Halide::cast<int64_t>(index) * load->type.element_of().bytes();
-        const Expr place = Halide::reinterpret(Halide::Handle(), base + offset);
+    // A value that is computed before a loop.
+    Expr named(size_t loop, const Expr &value) {
+        const std::string name = unique_name("fetched");
+        before[loop].emplace_back(name, value);
+        return Variable::make(value.type(), name);
+    }
+
+    Stmt fetch(const Expr &address) const {
+        const Expr place = Halide::reinterpret(Halide::Handle(), address);
         const Expr read = 0, data = 1;
         return Evaluate::make(Call::make(Halide::Int(32), "llvm.prefetch.p0", {place, read, locality, data}, Call::Extern));
     }

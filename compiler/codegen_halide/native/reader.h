@@ -234,6 +234,7 @@ class Reader {
         if (called == "undef") return undef(kind);
         if (called == "te_inf") return te_inf(kind);
         if (called == "te_nan") return te_nan(kind);
+        if (called == "te_saturated" && a.size() == 2) return te_saturated(kind, expr(a[0]), expr(a[1]));
         if (a.size() != 1) fail("expected one operand");
         if (called == "cast") return cast(kind, expr(a[0]));
         if (called == "reinterpret") return reinterpret(kind, expr(a[0]));

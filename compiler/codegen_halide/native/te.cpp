@@ -18,6 +18,7 @@
 #include "dense_rows.h"
 #include "lane_sums.h"
 #include "mends.h"
+#include "packed_codes.h"
 #include "repeats.h"
 #include "settle.h"
 #include "tap_pairs.h"
@@ -206,6 +207,7 @@ Expr undef(Type t) { return made(Halide::undef(type_from(t))); }
 Expr te_inf(Type t) { return made(whole::te_inf(type_from(t))); }
 Expr te_nan(Type t) { return made(whole::te_nan(type_from(t))); }
 Expr te_to_int(Type t, Expr x) { return made(whole::te_to_int(type_from(t), whole_of(x))); }
+Expr te_saturated(Type t, Expr x, Expr zero) { return made(whole::te_saturated(type_from(t), whole_of(x), *zero.node->number)); }
 
 // Functions
 
@@ -354,6 +356,7 @@ void compile(const char *name, const char *directory, const char *target) {
     const auto known = generators().find(name);
     if (known != generators().end()) {
         whole::fuses_multiply_adds = whole::fuses(Halide::Target(target));
+        whole::packs_codes = whole::packs(Halide::Target(target));
         whole::stores_masked = Halide::Target(target).has_feature(Halide::Target::AVX512);
         known->second(name);
         bool has_sum = false, has_transform = false;
@@ -381,6 +384,7 @@ void compile(const char *name, const char *directory, const char *target) {
             pipeline.add_custom_lowering_pass(new whole::LaneSums());
             if (!has_avx512) pipeline.add_custom_lowering_pass(new whole::WholeVectors());
             if (!has_avx512) pipeline.add_custom_lowering_pass(new whole::TapPairs());
+            if (whole::packs_codes) pipeline.add_custom_lowering_pass(new whole::PackedCodes());
         }
         if (!panels.empty()) pipeline.add_custom_lowering_pass(new whole::FetchAhead(panels, Halide::Target(target)));
         if (!distances.empty()) pipeline.add_custom_lowering_pass(new whole::FetchBeyond(distances));

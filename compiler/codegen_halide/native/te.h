@@ -80,6 +80,7 @@ template<typename T> Expr reinterpret(Expr x) { return reinterpret(type_of<T>, x
 // te expressions whose meaning differs from plain Halide arithmetic; te.cpp documents the difference.
 
 Expr undef(Type), te_inf(Type), te_nan(Type), te_to_int(Type, Expr), te_isnan(Expr), te_max(Expr, Expr), te_min(Expr, Expr);
+Expr te_saturated(Type, Expr, Expr zero);
 Expr te_max_const(Expr, Expr), te_min_const(Expr, Expr), te_div(Expr, Expr), te_rem(Expr, Expr), te_floordiv(Expr, Expr);
 Expr te_mod(Expr, Expr), te_nearest(Expr), te_nearest_small(Expr), te_fma(Expr, Expr, Expr), te_opaque(Expr), te_shl(Expr, Expr);
 Expr te_shr(Expr, Expr), te_sign(Expr), te_pow(Expr, Expr), te_decay(Expr), te_tanh(Expr), te_erf(Expr), te_log1p(Expr), te_sin(Expr);
@@ -89,6 +90,7 @@ template<typename T> Expr undef() { return undef(type_of<T>); }
 template<typename T> Expr te_inf() { return te_inf(type_of<T>); }
 template<typename T> Expr te_nan() { return te_nan(type_of<T>); }
 template<typename T> Expr te_to_int(Expr x) { return te_to_int(type_of<T>, x); }
+template<typename T> Expr te_saturated(Expr x, Expr zero) { return te_saturated(type_of<T>, x, zero); }
 
 // Functions and their schedules.
 

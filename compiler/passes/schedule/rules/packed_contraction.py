@@ -80,21 +80,22 @@ def product_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     wanted = facts.hint.vectors * lanes
     if wanted and (width % wanted == 0 or (not found.panel and nominal(extent_of(acc, found.lanes)) >= wanted)):
         width = wanted
-    most = _most_rows(width // lanes, facts.machine)
+    most = _most_rows(width // lanes, facts.machine, in_pairs=bool(found.dot))
     most = min(most, _ROWS) if one_filter or _fills_registers(acc, facts.machine) else most
     rows = _rows(extent_of(acc, found.tile), most, facts.machine.rows) if found.tile else 1
     return _tile(s, acc, found, width, lanes, rows, facts)
 
 
-def _most_rows(vectors: int, machine: Machine) -> int:
+def _most_rows(vectors: int, machine: Machine, *, in_pairs: bool) -> int:
     """Rows of a tile of some vectors whose sums stay in registers.
 
     Three vectors leave 16 registers for four rows, five for two, beside a row of weights and a broadcast element: six
-    rows of three spilled, and a ShuffleNet takes 0.79 of the time, MobileNet v2 0.95 (AVX2).
+    rows of three spilled, and a ShuffleNet takes 0.79 of the time, MobileNet v2 0.95 (AVX2). Products in pairs, which
+    are made before they are summed, take one more: of four rows four to ten spilled.
     """
     if vectors <= 2:
         return max(machine.accumulators // vectors, 1)
-    fitting = (machine.registers - vectors - 1) // vectors if vectors % 2 else machine.registers
+    fitting = (machine.registers - vectors - 1 - in_pairs) // vectors if vectors % 2 else machine.registers
     return min(machine.accumulators // 2, fitting)
 
 
