@@ -274,8 +274,9 @@ def vectorise(out: StageSchedule, s: TeStage, facts: ScheduleFacts, *, outer: in
     lanes = facts.machine.lanes(element_bits(s), last.extent)
     if lanes > 1:
         tail = row_tail(last.extent, lanes)
-        if tail == "ShiftInwards" and _by_blocks(s, lanes, facts):
-            tail = "GuardWithIf"  # shifted, the last vector would be in two blocks, and all would be taken apart
+        if tail == "ShiftInwards" and (out.number or _by_blocks(s, lanes, facts)):
+            # An update writes each element once; shifted, the last vector would be in two blocks, and all taken apart.
+            tail = "GuardWithIf"
         out.vectorize(out.axes[-1], lanes, tail)
 
 
