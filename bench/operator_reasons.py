@@ -7,23 +7,18 @@ from collections.abc import Mapping
 _PLANES = "Channels are first in the model and last in the kernel. Between input and output alone, both copies count; a network has them at its ends."
 _LOADS = "Halide has no gather instruction: elements are loaded one at a time."
 _MEMORY = "Tensors are larger than the second cache. Not looked into further."
-_SHUFFLES = (
-    "Squares of 4x4 elements of any type: 4 bytes are loaded and stored at a time, and larger squares take longer."
-)
 
 # Name of a row -> why it is below 0.8 at medium or large size.
 REASONS: Mapping[str, str] = {
     "DFT": "Of symbolic length, a convolution of twice the length with a chirp: any length takes about the same time.",
     "ms CDist": "The rows are loaded once for each tile of distances.",
     **dict.fromkeys(("Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 1x1"), _PLANES),
-    "Concat of channels": "Vectors are stored through the caches; onnxruntime calls `memcpy`, which does not load what it overwrites.",
     **dict.fromkeys(("Cast float16 to f32", "QuantizeLinear", "DynamicQuantizeLinear", "ms QLinearSigmoid"), _MEMORY),
     **dict.fromkeys(("GridSample linear", "GatherElements"), _LOADS),
     "TopK of a vocabulary": "Keys are written, and counted digit by digit; onnxruntime keeps a heap in one pass.",
     "TopK of all": f"Runs are merged by binary searches. {_LOADS}",
     "TopK of 100": "As for a vocabulary.",
     **dict.fromkeys(("MaxPool", "AveragePool"), "Of symbolic size, in half vectors; those that reach over the border are gathered element by element."),
-    **dict.fromkeys(("Transpose", "Transpose to channels last"), _SHUFFLES),
     "Compress": "Flags are counted first, and each row is a copy of its own, into memory for all rows.",
     "Attention": "Of symbolic length: keys are in chunks that fit any length.",
     "ms QLinearGlobalAveragePool": "Bytes are widened to 32 bits before they are added.",

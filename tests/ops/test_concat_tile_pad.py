@@ -122,3 +122,23 @@ def test_borders_are_written_out() -> None:
     functions = Compilation(model(np.float32, "n", ("a", "b", "c")), Settings("cpu")).advance("scheduled").te
     padded = [f for name, f in functions.items() if name.startswith("pad")]
     assert [{d.update for d in f.schedule if d.call == "unroll"} for f in padded] == [{1, 3}, {1, 3}]
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("options", list(OPTIONS.values()), ids=list(OPTIONS))
+@pytest.mark.parametrize("times", [(1, 2, 3), (4, 1, 2), (2, 3, 1)], ids=str)
+def test_repeated_rows_go_to_all_their_places_at_once(times: tuple[int, ...], options: dict[str, str]) -> None:
+    from occ.compiler.driver.compilation import Compilation, Settings
+
+    ports = [helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, [3, 9, 45])]
+    result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, None)
+    weights = [numpy_helper.from_array(np.array(times), "times")]
+    graph = helper.make_graph([helper.make_node("Tile", ["x", "times"], ["y"])], "g", ports, [result], weights)
+    m = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    (f,) = Compilation(m, Settings("cpu")).advance("scheduled").te.values()
+    assert not any(d.call == "in_parts" for d in f.schedule)
+    check(
+        opened(occ.build(m, "cpu", options=options), 2),
+        m,
+        {"x": np.random.default_rng(3).random((3, 9, 45), np.float32)},
+    )

@@ -27,6 +27,7 @@ from occ.compiler.passes.schedule.rules.gathered_elements import gathered_elemen
 from occ.compiler.passes.schedule.rules.packed_contraction import packed_contraction
 from occ.compiler.passes.schedule.rules.planar_window import planar_window
 from occ.compiler.passes.schedule.rules.prefix_blocks import prefix_blocks
+from occ.compiler.passes.schedule.rules.repeated_rows import repeated_rows
 from occ.compiler.passes.schedule.rules.resample import resample
 from occ.compiler.passes.schedule.rules.running_columns import running_columns
 from occ.compiler.passes.schedule.rules.scattered_rows import scattered_rows
@@ -78,6 +79,7 @@ RULES = (
             resample,
             transpose_tiles,
             gathered_elements,
+            repeated_rows,
             elementwise,
             vector_reduction,
             running_columns,
