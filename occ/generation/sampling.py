@@ -125,7 +125,7 @@ class Sampler:
             best = int(logits.argmax())
             if logits[best] == -np.inf:
                 raise RunError("OCC0501", "every token is banned", "ban fewer, by `logit_bias` or `bad_words_ids`")
-        if not s.do_sample or s.temperature == 0:
+        if not s.do_sample or s.temperature == 0 or logits[best] == np.inf:  # biased and penalised beyond f32
             return best
         scores = self._buffer(len(logits))
         with np.errstate(over="ignore"):  # far below the best at a temperature near 0: -inf, whose probability is 0
@@ -188,7 +188,8 @@ class Sampler:
 def penalise(scores: np.ndarray, tokens: set[int], penalty: float) -> None:
     """Make existing tokens less probable, in place in f32 `scores` `[vocabulary]` (Keskar et al., 2019)."""
     seen = np.fromiter(tokens, np.int64)
-    scores[seen] *= np.where(scores[seen] > 0, np.float32(1 / penalty), np.float32(penalty))
+    with np.errstate(over="ignore"):
+        scores[seen] *= np.where(scores[seen] > 0, np.float32(1 / penalty), np.float32(penalty))
 
 
 def _of(scores: np.ndarray, kept: np.ndarray | None) -> np.ndarray:

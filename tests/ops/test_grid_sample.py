@@ -146,6 +146,13 @@ def test_a_draw_of_the_leading_mass_takes_only_that(share: float) -> None:
         assert {draw_leading(weights, share, rng) for _ in range(2000)} <= set(passed)
 
 
+@pytest.mark.parametrize("share", [0.4, 0.95, 1.0])
+def test_a_logit_beyond_f32_is_drawn(share: float) -> None:
+    """A bias that a penalty multiplies. Probabilities were NaN, of which a draw by `top_p` found none in its nucleus."""
+    how = Sampling(do_sample=True, top_p=share, logit_bias={1: 1e30}, repetition_penalty=1e-9)
+    assert Sampler(how, [1]).choose(np.zeros(3, np.float32)) == 1
+
+
 def test_a_draw_never_takes_what_has_no_weight() -> None:
     weights = np.zeros(3000, np.float32)
     weights[[5, 1500]] = 1e-30, 1
