@@ -45,6 +45,7 @@ def front_end() -> dict[str, str]:
         "tap_pairs.h",
         "tiles.h",
         "unroll_late.h",
+        "used_lanes.h",
         "whole_loops.h",
         "whole_vectors.h",
         "large_pages.h",

@@ -81,7 +81,11 @@ class Sampling:
     @cached_property
     def keeps_most(self) -> bool:
         """Whether the only filter is by `top_p`, and most draws from all tokens pass it."""
-        return 0.5 <= self.top_p < 1 and not self.top_k and not self.min_p and self.typical_p == 1
+        alone = not self.top_k and not self.min_p and self.typical_p == 1
+        return 0.5 <= self.top_p < 1 and alone and self.temperature <= _TELLS_APART
+
+
+_TELLS_APART = 100.0  # temperatures up to here: beyond, probabilities in f32 of unequal logits may be equal
 
 
 def _is_bias(b: float) -> bool:

@@ -1,4 +1,4 @@
-"""Runs of `cpu-jit` between pages that nothing may read, in a process that ends where something does."""
+"""Runs between pages that nothing may read, in a process that ends where something does."""
 
 from __future__ import annotations
 
@@ -12,9 +12,11 @@ from occ.compiler.objects.processors import PROCESSORS
 from tools.fuzz.guard import all_guarded
 
 
-def check_guarded(model: onnx.ModelProto, cpu: str, feed: dict[str, np.ndarray], want: np.ndarray) -> None:
+def check_guarded(
+    model: onnx.ModelProto, cpu: str, feed: dict[str, np.ndarray], want: np.ndarray, target: str = "cpu-jit"
+) -> None:
     """Compare the output `y` of a model, compiled for a processor, bit for bit; its inputs are beside guarded pages."""
-    session = occ.compile(model, "cpu-jit", options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
+    session = occ.compile(model, target, options={"halide.target": PROCESSORS.get(cpu, cpu)}, threads=1)
 
     def run() -> None:
         for side in ("end", "start"):

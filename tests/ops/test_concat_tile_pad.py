@@ -142,3 +142,23 @@ def test_repeated_rows_go_to_all_their_places_at_once(times: tuple[int, ...], op
         m,
         {"x": np.random.default_rng(3).random((3, 9, 45), np.float32)},
     )
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+def test_joined_rows_whose_number_is_the_least_of_two_sizes(axis: int) -> None:
+    """A slice of what a padding of the run has made: Halide does not prove that the two parts are apart."""
+    x, pads = np.arange(18 * 16, dtype=np.float32).reshape(18, 16), np.array([1, 0, 2, 3])
+    ends = {"start": [-2], "end": [-(2**31)], "axes": [axis], "steps": [-1]}
+    nodes = [
+        helper.make_node("Pad", ["x", "pads"], ["padded"]),
+        helper.make_node("Slice", ["padded", *ends], ["part"]),
+        helper.make_node("Concat", ["part", "part"], ["y"], axis=axis),
+    ]
+    ports = [
+        helper.make_tensor_value_info(n, k, s) for n, k, s in (("x", 1, [18, 16]), ("pads", 7, [4]), ("y", 1, None))
+    ]
+    constants = [numpy_helper.from_array(np.array(v), n) for n, v in ends.items()]
+    graph = helper.make_graph(nodes, "g", ports[:2], ports[2:], constants)
+    made = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 19)], ir_version=9)
+    (want,) = ReferenceEvaluator(made).run(None, {"x": x, "pads": pads})
+    np.testing.assert_array_equal(opened(occ.build(made, "cpu"), 1).run({"x": x, "pads": pads})["y"], want)

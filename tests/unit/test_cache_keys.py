@@ -148,6 +148,7 @@ def test_every_source_of_the_package_is_listed():
         "settle.h",
         "tap_pairs.h",
         "whole_loops.h",
+        "used_lanes.h",
         "whole_vectors.h",
         "whole.h",
         "large_pages.h",

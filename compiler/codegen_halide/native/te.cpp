@@ -24,6 +24,7 @@
 #include "tap_pairs.h"
 #include "tiles.h"
 #include "unroll_late.h"
+#include "used_lanes.h"
 #include "whole_loops.h"
 #include "whole_vectors.h"
 #include <map>
@@ -375,6 +376,7 @@ void compile(const char *name, const char *directory, const char *target) {
         }
         Halide::Pipeline pipeline(results);
         if (!rolled.empty()) pipeline.add_custom_lowering_pass(new whole::UnrollLate(rolled));
+        pipeline.add_custom_lowering_pass(new whole::UsedLanes());
         pipeline.add_custom_lowering_pass(new whole::Wraps());
         if (Halide::Target(target).arch == Halide::Target::X86) {
             const bool has_avx512 = Halide::Target(target).has_feature(Halide::Target::AVX512);

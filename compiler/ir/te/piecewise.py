@@ -1,8 +1,8 @@
 """Piecewise stages: intervals of an axis with one expression each, as in Concat and Pad.
 
 `c[i<9] = i < 4 ? a[i] : b[i - 4]` has the parts `c[i<4] = a[i]` and, from 4 on, `c[i<5] = b[i]`. Within each part the
-source of the elements is fixed, so they are read as vectors. It is the last axis; `along` makes another
-one the last.
+source of the elements is fixed, so they are read as vectors. The last axis has the parts;
+`along` makes another one the last.
 """
 
 from __future__ import annotations

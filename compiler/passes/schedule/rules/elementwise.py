@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import gcd, prod
 
-from occ.compiler.ir.dim import Dim, is_multiple, upper
+from occ.compiler.ir.dim import Dim, Sym, cases, is_multiple, upper
 from occ.compiler.ir.te.cost import SERIAL
 from occ.compiler.ir.te.expr import Binary, Const, Expr, Index, Load, Reduce, Select
 from occ.compiler.ir.te.function import TeFunc, TeStage
@@ -137,7 +137,7 @@ def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
     ):
         return ()
     found = parts(s)
-    return found if len(found) * lanes <= 2 * nominal(extent) else ()
+    return found if _apart(found) and len(found) * lanes <= 2 * nominal(extent) else ()
 
 
 def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Directives:
@@ -172,7 +172,15 @@ def _joined(s: TeStage, facts: ScheduleFacts) -> str:
         return ""
     choices = [n for n in walk(s.expr) if isinstance(n, Select) and all(_reads(side) for side in (n.then, n.other))]
     chosen = {i.name for n in choices for i in walk(n.cond) if isinstance(i, Index)}
-    return next((a.name for a in s.axes[:-1] if a.name in chosen and parts(along(s, a.name))), "")
+    return next((a.name for a in s.axes[:-1] if a.name in chosen and _apart(parts(along(s, a.name)))), "")
+
+
+def _apart(found: tuple[Part, ...]) -> bool:
+    """Whether there are parts, and Halide proves that none writes a place twice.
+
+    It does not where one begins at the least or largest of two sizes.
+    """
+    return bool(found) and not any(isinstance(p.start, Sym) and cases(p.start) for p in found)
 
 
 def _reads(e: Expr) -> bool:

@@ -153,6 +153,13 @@ def test_a_logit_beyond_f32_is_drawn(share: float) -> None:
     assert Sampler(how, [1]).choose(np.zeros(3, np.float32)) == 1
 
 
+def test_the_nucleus_of_a_high_temperature_has_the_most_probable_tokens() -> None:
+    """Whose weights in f32 are all 1."""
+    logits = np.random.default_rng(0).permutation(np.linspace(-3, 3, 100, dtype=np.float32))
+    drawn = shares(logits, 500, top_p=0.5, temperature=1e30)
+    assert set(np.flatnonzero(drawn)) <= set(np.argsort(logits)[-51:])
+
+
 def test_a_draw_never_takes_what_has_no_weight() -> None:
     weights = np.zeros(3000, np.float32)
     weights[[5, 1500]] = 1e-30, 1
