@@ -173,13 +173,13 @@ def test_a_server_ends_while_its_model_is_built() -> None:
     held = threading.Event()
 
     def load() -> occ.LanguageModel:
-        held.wait(60)
+        held.wait(600)
         raise RunError("OCC0501", "it is too late")
 
     made = Served(create_app(ServerSettings("slow"), load))
     made.client.close()
     made.server.should_exit = True
-    made.thread.join(20)
+    made.thread.join(60)
     ended = not made.thread.is_alive()
     held.set()
     assert ended
