@@ -13,6 +13,7 @@ from occ.runtime.dataclass import dataclass
 from occ.runtime.errors import RunError
 
 LARGEST = 1e30  # of what logits are multiplied by, or added to, in f32
+_TELLS_APART = 100.0  # temperatures up to here: beyond, probabilities in f32 of unequal logits may be equal
 
 
 @dataclass(frozen=True)
@@ -83,9 +84,6 @@ class Sampling:
         """Whether the only filter is by `top_p`, and most draws from all tokens pass it."""
         alone = not self.top_k and not self.min_p and self.typical_p == 1
         return 0.5 <= self.top_p < 1 and alone and self.temperature <= _TELLS_APART
-
-
-_TELLS_APART = 100.0  # temperatures up to here: beyond, probabilities in f32 of unequal logits may be equal
 
 
 def _is_bias(b: float) -> bool:

@@ -62,6 +62,11 @@ class PackedCodes : public IRMutator {
         if (!a.store || !b.store || a.whole.type() != b.whole.type() || a.store->name != b.store->name) return false;
         const Ramp *first = a.store->index.as<Ramp>(), *second = b.store->index.as<Ramp>();
         if (!first || !second || !as_const_int(simplify(second->base - first->base))) return false;
+        for (const LetStmt *x : a.lets) {  // copies of an unrolled loop may use a name for different values
+            for (const LetStmt *y : b.lets) {
+                if (x->name == y->name) return false;
+            }
+        }
         return a.zero.defined() ? b.zero.defined() && equal(a.zero, b.zero) : !b.zero.defined();
     }
 

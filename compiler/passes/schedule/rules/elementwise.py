@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from math import gcd, prod
 
 from occ.compiler.ir.dim import Dim, Sym, cases, is_multiple, upper
 from occ.compiler.ir.te.cost import SERIAL
-from occ.compiler.ir.te.expr import Binary, Const, Expr, Index, Load, Reduce, Select
-from occ.compiler.ir.te.function import TeFunc, TeStage
+from occ.compiler.ir.te.expr import Binary, Const, Index, Load, Reduce, Select
+from occ.compiler.ir.te.function import TeFunc, TeStage, loads
 from occ.compiler.ir.te.index import axis_symbols, step
 from occ.compiler.ir.te.piecewise import Part, along, parts
 from occ.compiler.ir.te.roles import PAD
@@ -41,8 +42,8 @@ def _loops(s: TeStage, facts: ScheduleFacts) -> Directives:
         return _in_pieces(out, s, pieces, facts)
     if found := _parts(s, facts):
         return _in_parts(s, found, facts)
-    if joined := _joined(s, facts):
-        return _one_after_the_other(s, joined, facts)
+    if joined := next(_joined(s, facts), None):
+        return _one_after_the_other(s, *joined, facts)
     if rows := across(s, facts):
         return _in_squares(out, s, rows, facts)
     if _looks_up(s):
@@ -166,13 +167,15 @@ def _in_parts(s: TeStage, found: tuple[Part, ...], facts: ScheduleFacts) -> Dire
     return made
 
 
-def _joined(s: TeStage, facts: ScheduleFacts) -> str:
-    """An axis other than the last along which a stage reads one tensor after another, as Concat does, or nothing."""
+def _joined(s: TeStage, facts: ScheduleFacts) -> Iterator[tuple[str, tuple[Part, ...]]]:
+    """The axes other than the last along which tensors are read one after another, as by Concat, and their parts."""
     if facts.machine.lanes(element_bits(s)) > nominal(s.axes[-1].extent):
-        return ""
-    choices = [n for n in walk(s.expr) if isinstance(n, Select) and all(_reads(side) for side in (n.then, n.other))]
+        return
+    choices = [n for n in walk(s.expr) if isinstance(n, Select) and loads(n.then) and loads(n.other)]
     chosen = {i.name for n in choices for i in walk(n.cond) if isinstance(i, Index)}
-    return next((a.name for a in s.axes[:-1] if a.name in chosen and _apart(parts(along(s, a.name)))), "")
+    for a in s.axes[:-1]:
+        if a.name in chosen and _apart(found := parts(along(s, a.name))):
+            yield a.name, found
 
 
 def _apart(found: tuple[Part, ...]) -> bool:
@@ -183,11 +186,7 @@ def _apart(found: tuple[Part, ...]) -> bool:
     return bool(found) and not any(isinstance(p.start, Sym) and cases(p.start) for p in found)
 
 
-def _reads(e: Expr) -> bool:
-    return any(isinstance(n, Load) for n in walk(e))
-
-
-def _one_after_the_other(s: TeStage, axis: str, facts: ScheduleFacts) -> Directives:
+def _one_after_the_other(s: TeStage, axis: str, found: tuple[Part, ...], facts: ScheduleFacts) -> Directives:
     """A loop for each part of an axis other than the last.
 
     A select in vectors loads both of its sides.
@@ -198,7 +197,7 @@ def _one_after_the_other(s: TeStage, axis: str, facts: ScheduleFacts) -> Directi
     made = list(start.in_parts(start.loop(axis)).directives)
     before = s.axes[: next(k for k, a in enumerate(s.axes) if a.name == axis)]
     counts = typical_tasks(before)
-    for k, part in enumerate(parts(along(s, axis)), 1):
+    for k, part in enumerate(found, 1):
         out = StageSchedule(s, update=k)
         *outer, last = out.axes
         out.reorder(last, *reversed(outer))
