@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
@@ -221,13 +222,28 @@ def test_an_artifact_that_is_in_place_is_left_alone(occ_cli, model):
     first, data = Path("m.occ").stat(), Path("m.occ").read_bytes()
     assert build(occ_cli, model, "-o", "m.occ")
     assert Path("m.occ").stat().st_ino == first.st_ino
-    with open("m.occ", "r+b") as f:
-        f.write(b"not a zip file")
-    assert build(occ_cli, model, "-o", "m.occ")
-    assert Path("m.occ").read_bytes() == data
     Path("m.occ").unlink()
     assert build(occ_cli, model, "-o", "m.occ")
     assert Path("m.occ").read_bytes() == data
+
+
+@pytest.mark.parametrize("links", [True, False])
+def test_an_artifact_that_is_changed_in_place_is_built_again(occ_cli, model, tmp_path, monkeypatch, links):
+    """An artifact and its entry in the cache are one file, or two where there are no links."""
+
+    def refuse(source, target):
+        raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+    if not links:
+        monkeypatch.setattr(os, "link", refuse)
+    assert not build(occ_cli, model, "-o", "m.occ")
+    data = Path("m.occ").read_bytes()
+    (kept,) = (tmp_path / "cache" / "artifact").glob("*/*.occ")
+    assert kept.samefile("m.occ") == links
+    with open("m.occ", "r+b") as f:
+        f.write(b"not a zip file")
+    assert build(occ_cli, model, "-o", "m.occ") != links
+    assert Path("m.occ").read_bytes() == kept.read_bytes() == data
 
 
 def test_a_file_is_read_again_only_if_it_may_have_changed(tmp_path, monkeypatch):
