@@ -13,7 +13,7 @@ REASONS: Mapping[str, str] = {
     "DFT": "Of symbolic length, a convolution of twice the length with a chirp: any length takes about the same time.",
     "ms CDist": "The rows are loaded once for each tile of distances.",
     **dict.fromkeys(("Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 1x1"), _PLANES),
-    **dict.fromkeys(("Cast float16 to f32", "QuantizeLinear", "DynamicQuantizeLinear", "ms QLinearSigmoid"), _MEMORY),
+    **dict.fromkeys(("Cast float16 to f32", "DynamicQuantizeLinear", "ms QLinearSigmoid"), _MEMORY),
     **dict.fromkeys(("GridSample linear", "GatherElements"), _LOADS),
     "TopK of a vocabulary": "Keys are written, and counted digit by digit; onnxruntime keeps a heap in one pass.",
     "TopK of all": f"Runs are merged by binary searches. {_LOADS}",

@@ -2,19 +2,28 @@
 
 from __future__ import annotations
 
+import platform
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
 import numpy as np
 import pytest
 from building import model_of
 from machines import opened
 
 import occ
+from occ.compiler.driver.compilation import Compilation, Settings
+from occ.compiler.objects.processors import PROCESSORS
 
 MACHINES = {
     "cpu": {},
     "avx2": {"halide.target": "x86-64-linux-avx2-fma"},
     "sse": {"halide.target": "x86-64-linux-sse41"},
 }
-SCALES = (0.02, 1 / 3, 0.0078125, 1.17e-3, 7.3e-19, 3.9e21, 1.0)
+ODD = 2 - 2.0**-23  # a sum of two products has not the quotient's last digit where that decides
+SCALES = (0.02, 1 / 3, 0.0078125, 1.17e-3, 7.3e-19, 3.9e21, 1.0, ODD)
 
 
 def around_halves(scale: np.float32) -> np.ndarray:
@@ -50,3 +59,21 @@ def test_codes_around_halves(zero: int, options: dict[str, str]) -> None:
         with np.errstate(over="ignore"):
             want = np.clip(np.rint(inputs[f"x{k}"] / weights[name]) + zero, 0, 255).astype(np.uint8)
         np.testing.assert_array_equal(got[f"y{k}"], want, err_msg=str(SCALES[k]))
+
+
+@pytest.mark.toolchain
+@pytest.mark.skipif(not shutil.which("objdump") or platform.machine() != "x86_64", reason="needs objdump, on x86-64")
+@pytest.mark.parametrize(("scale", "corrected"), [(0.02, False), (ODD, True)])
+def test_a_quotient_is_a_sum_of_two_products_where_that_has_its_codes(
+    scale: float, corrected: bool, tmp_path: Path
+) -> None:
+    """A product corrected twice took twelve instructions for a vector of numbers, this takes six."""
+    weights = {"s": np.array(scale, np.float32), "z": np.array(128, np.uint8)}
+    model = model_of("g (float[n] x) => (uint8[n] y) { y = QuantizeLinear(x, s, z) }", weights)
+    made = Compilation(model, Settings("cpu", options={"halide.target": PROCESSORS["x86-64-v4"]})).artifact()
+    (tmp_path / "model.so").write_bytes(made.code)
+    command = ["objdump", "-d", "--no-show-raw-insn", str(tmp_path / "model.so")]
+    code = subprocess.run(command, check=True, capture_output=True, text=True).stdout
+    kernel = "".join(f for f in code.split("\n\n") if re.match(r"\w+ <quantizelinear", f))
+    assert "vfmadd" in kernel or corrected
+    assert bool(re.search("vfnm|vfms", kernel)) == corrected

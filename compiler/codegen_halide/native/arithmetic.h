@@ -150,19 +150,52 @@ bool fuses(const Halide::Target &t) {
     return (t.arch == Halide::Target::ARM && t.bits == 64) || t.arch == Halide::Target::RISCV || t.arch == Halide::Target::POWERPC;
 }
 
+// A reciprocal in two parts, the first cut toward zero, so that both have its sign: x * first + x * rest is x / divisor
+// within 2**-46 of it before it is rounded, and no difference of infinities.
+struct Reciprocal {
+    float first, rest;
+
+    explicit Reciprocal(float divisor) {
+        const double whole = 1.0 / double(divisor);
+        first = float(whole);
+        if (std::fabs(double(first)) > std::fabs(whole)) first = std::nextafter(first, 0.0f);
+        rest = float(whole - double(first));
+    }
+
+    // Whether rounded quotients and sums of the two products have the same nearest integers. They are equal, or
+    // neighbours, so only numbers next to the boundaries between the integers can tell; of most divisors none does.
+    bool same_integers(float divisor, float low, float high) const {
+        for (float below = low; below < high; below++) {
+            float x = (below + 0.5f) * divisor;
+            for (int k = 0; k < 4; k++) x = std::nextafter(x, -std::numeric_limits<float>::infinity());
+            for (int k = 0; k < 9; k++, x = std::nextafter(x, std::numeric_limits<float>::infinity())) {
+                if (std::nearbyint(x / divisor) != std::nearbyint(std::fma(x, first, x * rest))) return false;
+            }
+        }
+        return true;
+    }
+};
+
 // The integer nearest to x / divisor within bounds, with the quotient rounded once, as te_nearest(clamp(te_div(..))). A
-// division of an AVX-512 vector takes as long as 20 products. So the quotient is a product with the reciprocal,
-// corrected by the remainder of x: first to the last digit, then to the exact quotient (Markstein, 1990, theorem 8.5).
-// This needs fused multiply-adds and ordinary magnitudes: far beyond the bounds is clamped, below rounds to 0.
+// division of an AVX-512 vector takes as long as 20 products. So the quotient is the sum of two products where that has
+// the same integers. Otherwise it is a product with the reciprocal, corrected by the remainder of x: first to the last
+// digit, then to the exact quotient (Markstein, 1990, theorem 8.5). Both need fused multiply-adds and ordinary
+// magnitudes: far beyond the bounds is clamped, below rounds to 0.
 Expr te_nearest_quotient(const Expr &x, float divisor, float low, float high) {
     Expr q;
-    if (fuses_multiply_adds) {
+    const Reciprocal r(divisor);
+    if (!fuses_multiply_adds) {
+        q = te_div(x, divisor);
+    } else if (!r.rest) {  // of a power of two
+        q = te_mul(x, Expr(r.first));
+    } else if (r.same_integers(divisor, low, high)) {
+        // The lower bound changes no code. Without it LLVM would multiply x by the sum of both parts.
+        q = te_fma(x, Expr(r.first), te_mul(te_max_const(x, std::fmin(low * divisor, high * divisor)), Expr(r.rest)));
+    } else {
         float far = std::ldexp(std::fabs(divisor), 23), reciprocal = 1.0f / divisor;
         Expr y = te_min_const(te_max_const(x, -far), far);
         q = te_max_const(y * reciprocal, std::ldexp(-1.0f, 24));  // otherwise LLVM would multiply divisor and reciprocal
         for (int k = 0; k < 2; k++) q = te_fma(te_fma(q, Expr(-divisor), y), Expr(reciprocal), q);
-    } else {
-        q = te_div(x, divisor);
     }
     return te_nearest_small(te_min_const(te_max_const(q, low), high));
 }
