@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import os
 import random
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -67,3 +68,19 @@ def test_nonsense_hang_ups_and_short_requests_are_borne(target: Target) -> None:
     assert len(held) == 10
     timed = load.clients(target, 6, 3, 4)
     assert timed["p99 seconds"] >= timed["median seconds"] > 0
+
+
+class _Brief(Target):
+    """A server whose answers end after one token."""
+
+    def ask(self, *_: Any, **__: Any) -> tuple[int, str]:
+        return 200, '{"usage": {"completion_tokens": 1}}'
+
+    def connection(self) -> http.client.HTTPConnection:
+        return http.client.HTTPConnection("localhost")
+
+
+def test_throughput_counts_the_tokens_that_were_written() -> None:
+    timed = load.clients(_Brief("", "brief"), 6, 3, 32)
+    assert timed["tokens a request"] == 1
+    assert timed["tokens a second"] == timed["requests a second"]

@@ -149,9 +149,11 @@ def resident(pid: int) -> float:
     return int(line.split()[1]) / 1024
 
 
-def _each(target: Target, count: int, clients: int, body: Callable[[int], tuple[str, dict[str, Any]]]) -> list[float]:
-    """Seconds of each of many requests, of clients that keep their connections."""
-    left, lock, took = iter(range(count)), threading.Lock(), list[float]()
+def _each(
+    target: Target, count: int, clients: int, body: Callable[[int], tuple[str, dict[str, Any]]]
+) -> list[tuple[float, str]]:
+    """Seconds and answer of each of many requests, of clients that keep their connections."""
+    left, lock, took = iter(range(count)), threading.Lock(), list[tuple[float, str]]()
 
     def client() -> None:
         connection = target.connection()
@@ -162,8 +164,8 @@ def _each(target: Target, count: int, clients: int, body: Callable[[int], tuple[
                 connection.close()
                 return
             start = time.perf_counter()
-            target.ask(*body(k), over=connection)
-            took.append(time.perf_counter() - start)
+            _, answer = target.ask(*body(k), over=connection)
+            took.append((time.perf_counter() - start, answer))
 
     with ThreadPoolExecutor(clients) as pool:
         for done in [pool.submit(client) for _ in range(clients)]:
@@ -172,17 +174,20 @@ def _each(target: Target, count: int, clients: int, body: Callable[[int], tuple[
 
 
 def clients(target: Target, count: int, at_once: int, tokens: int) -> dict[str, float]:
-    """Throughput and latencies of chats of different prompts, each answered with a fixed number of tokens."""
+    """Throughput and latencies of chats of different prompts; an answer may end before its limit of tokens, so they are counted."""
     prompts = [f"{k}. Write a story of {k + 2} animals that meet at a lake, with a happy end." for k in range(count)]
 
     def chat(k: int) -> tuple[str, dict[str, Any]]:
-        return "/v1/completions", {"prompt": prompts[k], "max_tokens": tokens, "temperature": 0}
+        messages = [{"role": "user", "content": prompts[k]}]
+        return "/v1/chat/completions", {"messages": messages, "max_tokens": tokens, "temperature": 0}
 
     target.ask(*chat(0))
     start = time.perf_counter()
-    took = sorted(_each(target, count, at_once, chat))
+    done = _each(target, count, at_once, chat)
     seconds = time.perf_counter() - start
+    took = sorted(s for s, _ in done)
+    written = sum(json.loads(answer)["usage"]["completion_tokens"] for _, answer in done)
     return {
-        "requests a second": count / seconds, "tokens a second": count * tokens / seconds,
+        "requests a second": count / seconds, "tokens a request": written / count, "tokens a second": written / seconds,
         "median seconds": statistics.median(took), "p99 seconds": took[min(len(took) - 1, int(len(took) * 0.99))],
     }  # fmt: skip
