@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 from collections.abc import Callable, Sequence
 from math import prod
 from typing import Any
@@ -92,7 +93,7 @@ def raw_bytes(size: int, make: Callable[..., np.ndarray] = np.empty) -> np.ndarr
     """
     try:
         return make(size, np.uint8)
-    except (MemoryError, ValueError, OverflowError):  # the latter two if the size exceeds the address space
+    except (MemoryError, OSError, ValueError, OverflowError):  # the latter two if the size exceeds the address space
         text = f"a run needs {size} bytes of memory at once, which cannot be allocated"
         raise RunError("OCC0505", text, "it depends on the shapes of the inputs and the sizes of the model") from None
 
@@ -128,6 +129,9 @@ def aligned_zeros(shape: Sequence[int], dtype: np.dtype[Any]) -> np.ndarray:
         RunError: OCC0505 there is no such memory.
     """
     size = prod(shape) * dtype.itemsize
-    raw = raw_bytes(size + 2 * ALIGNMENT, np.zeros)
-    start = -raw.ctypes.data % ALIGNMENT
-    return raw[start : start + size].view(dtype).reshape(shape)
+    return raw_bytes(size + 2 * ALIGNMENT, _mapped)[:size].view(dtype).reshape(shape)
+
+
+def _mapped(size: int, dtype: type[np.uint8]) -> np.ndarray:
+    """Zeros in pages of their own: `calloc`, which `np.zeros` calls, may clear used memory of a heap."""
+    return np.frombuffer(mmap.mmap(-1, size, access=mmap.ACCESS_COPY), dtype)
