@@ -27,10 +27,10 @@ from occ.compiler.ir.te.roles import COLUMNS, PANELS
 from occ.compiler.ir.te.schedule import Hint
 from occ.compiler.ir.te.walks import children, walk
 from occ.compiler.ir.types import TensorType
-from occ.compiler.ir.typical_sizes import nominal_count
+from occ.compiler.ir.typical_sizes import nominal, nominal_count
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.gathered_rows import sampled_rows
-from occ.compiler.passes.schedule.loops import Directives
+from occ.compiler.passes.schedule.loops import TASKS, Directives
 from occ.compiler.passes.te.inline import homes_of, materialised
 from occ.compiler.targets.machine import Machine
 from occ.runtime.dataclass import dataclass
@@ -354,6 +354,15 @@ def work(s: AnyStage, facts: ScheduleFacts) -> int:
     if isinstance(s, TeStage):
         total *= nominal_count(a.extent for a in reduce_axes(s.expr))
     return max(size * max(total, 1), SERIAL if facts.hint.parallel else 0)
+
+
+def rows_of_task(s: AnyStage, elements: int) -> int:
+    """Rows of a task that has some elements.
+
+    A task for each short row, as the channels of a pixel are, would take longer than the row. A convolution of
+    bytes, 32 to 16 channels of 112x112, whose operand is widened first: 146 --> 135 us (Zen 4, AVX2).
+    """
+    return min(elements // max(nominal(s.shape[-1]), 1), nominal(s.shape[0]) // TASKS)
 
 
 def contiguous(r: TeStage, axis: str, facts: ScheduleFacts) -> bool:

@@ -17,7 +17,7 @@ from occ.compiler.ir.te.walks import walk
 from occ.compiler.ir.typical_sizes import nominal
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.loops import INNERMOST, TASKS, Directives, parallel, row_tail, tasks, typical_tasks
-from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, work
+from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, rows_of_task, work
 from occ.compiler.targets.machine import Machine
 
 _FEW = 16  # elements read in order without a loop
@@ -51,6 +51,8 @@ def _loops(s: TeStage, facts: ScheduleFacts) -> Directives:
     if len(s.axes) == 1 and work(s, facts) >= SERIAL:
         return _in_blocks(out, s.axes[0].extent, facts.machine.lanes(element_bits(s)))
     vectorise(out, s, facts, outer=0)
+    if len(s.axes) == 2 and work(s, facts) >= SERIAL and (rows := rows_of_task(s, _BLOCK)) > 1:
+        return out.parallel(out.split(out.axes[0], rows, "GuardWithIf")[0]).directives
     parallel(out, [*out.axes[:-1], INNERMOST], typical_tasks(s.axes), work(s, facts))
     return out.directives
 
@@ -129,8 +131,7 @@ def _in_pieces(out: StageSchedule, s: TeStage, piece: int, facts: ScheduleFacts)
 def _parts(s: TeStage, facts: ScheduleFacts) -> tuple[Part, ...]:
     """The parts in which a stage is computed in order.
 
-    None if only a border of a known extent is tested, at which loops are split, or if rows or most parts are shorter
-    than vectors.
+    None if only a border of known extent is tested, at which loops are split, or if rows or most parts are no vector.
     """
     extent, lanes = s.axes[-1].extent, facts.machine.lanes(element_bits(s))
     if lanes > facts.machine.lanes(element_bits(s), extent) or (
