@@ -87,9 +87,9 @@ class ConvDot:
     `signed`, codes of `x` become signed bytes, not unsigned ones, and `zero` is in terms of those. With `narrow`, pairs
     of products sum within i16 (`pairs_fit`), as `vpmaddubsw` adds them.
 
-    With `crossed`, the weight is `i16[O, C/4, 2, 2, k...]`, and codes 0 and 2, 1 and 3 of each four are added to the
-    weights of each other: `(x0 + w2) * (x2 + w0)` is `x0 * w0 + x2 * w2` plus `x0 * x2` (`crossed_sums`) and `w0 * w2`,
-    two products for one multiplication.
+    With `crossed`, the weight is `i16[O, C/4, 2, 2, k...]`, of the channels `c` and `c + C/2` for two `c` at a time,
+    whose codes are added to the weights of each other: `(x0 + w1) * (x1 + w0)` is `x0 * w0 + x1 * w1` plus `x0 * x1`
+    (`crossed_sums`) and `w0 * w1`, two products for one multiplication.
     """
 
     def weight(x, w, *_, a, lanes):
@@ -132,7 +132,8 @@ class ConvDot:
         def cross(*i):
             batch, o, pos, q, c, tap = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n], i[4 + n :]
             first, second = (
-                padded[(batch, c * 4 + 2 * k + q, *win.position(pos, tap))] + w[(o, c, k, q, *tap)] for k in (0, 1)
+                padded[(batch, (c + k * w.shape[1]) * 2 + q, *win.position(pos, tap))] + w[(o, c, k, q, *tap)]
+                for k in (0, 1)
             )
             return cast(I32, first) * cast(I32, second)
 
@@ -146,15 +147,16 @@ class ConvDot:
 
 @op("crossed_sums", reads="channels", own_attributes="")
 class CrossedSums:
-    """Minus the sum of products of channels 0 and 2, 1 and 3 of each four: `u8[N, C, ..]` --> `i32[N, 1, ..]`."""
+    """Minus the sum of products of the two halves of the channels: `u8[N, C, ..]` --> `i32[N, 1, ..]`."""
 
     def body(t, x, *, a):
+        half = x.shape[1] // 2
+
         def element(*i):
             n, _, *at, c = i
-            x0, x1, x2, x3 = (cast(I32, x[(n, c * 4 + k, *at)]) for k in range(4))
-            return x0 * x2 + x1 * x3
+            return cast(I32, x[(n, c, *at)]) * cast(I32, x[(n, c + half, *at)])
 
-        acc = t.sum((x.shape[0], 1, *x.shape[2:]), (x.shape[1] // 4,), element, name="crossed")
+        acc = t.sum((x.shape[0], 1, *x.shape[2:]), (half,), element, name="crossed")
         return t.map(acc.shape, lambda *i: -acc[i], name="less_crossed")
 
 

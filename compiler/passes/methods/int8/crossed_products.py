@@ -18,7 +18,7 @@ _DEEPEST = 1 << 14  # terms of a sum of products of at most 383 * 383, that fits
 def crossed_convolution(op: Op, rw: Rewriter) -> bool:
     """`ConvInteger` with a constant weight, zero point and one group --> `conv_dot` of crossed products.
 
-    `(x0 + w2) * (x2 + w0)` is `x0 * w0 + x2 * w2 + x0 * x2 + w0 * w2`: products of weights are constants, and products
+    `(x0 + w1) * (x1 + w0)` is `x0 * w0 + x1 * w1 + x0 * x1 + w0 * w1`: products of weights are constants, and products
     of codes are summed once for all filters. On Zen 4, where products of 16 bits have half of the units that sums have,
     1x1 of 1,024 channels takes 551 us, 638 without.
     """
@@ -39,13 +39,13 @@ def crossed_convolution(op: Op, rw: Rewriter) -> bool:
     b = rw.builder(op)
     window = {"auto_pad": op.a.auto_pad, "kernel_shape": w.shape[2:]}
     window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
-    fours = w.astype(np.int16).reshape(w.shape[0], -1, 2, 2, *w.shape[2:])
-    own = fours[:, :, 0].astype(np.int64) * fours[:, :, 1]
+    halves = w.astype(np.int16).reshape(w.shape[0], 2, -1, 2, *w.shape[2:])
+    own = halves[:, 0].astype(np.int64) * halves[:, 1]
     total = -point * _of_filters(w) - _of_filters(own)
     sums = b.crossed_sums(x)
     if has_border or any(n != 1 for n in (*w.shape[2:], *window["strides"])):
         sums = b.window_sums(sums, **window)
-    crossed = b.constant(np.ascontiguousarray(fours[:, :, ::-1]))
+    crossed = b.constant(np.ascontiguousarray(halves[:, ::-1].swapaxes(1, 2)))
     made = b.conv_dot(x, crossed, b.constant(total.astype(np.int32)), zero=point, group=1, crossed=1, **window)
     rw.replace(op, [b.Add(made, sums)])
     return True
