@@ -5,13 +5,14 @@ The types of a composite operator are inferred from the ops that it builds, so i
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir.attribute_keys import frozen, is_plain
 from occ.compiler.ir.build_te import Elements, Known, attributes, static_elements, tensor_of
 from occ.compiler.ir.dim import Dim, lower, symbol, symbols, upper
 from occ.compiler.ir.dtype import I64, DType
@@ -23,10 +24,10 @@ from occ.compiler.ir.shape import (
     Assumed,
     assume_at_least,
     assume_equal,
+    assumed,
     collecting,
     equal_dims,
     equal_shapes,
-    is_collecting,
     is_placeholder,
 )
 from occ.compiler.ir.te.function import AnyStage, Builder, Tensor
@@ -160,7 +161,6 @@ def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
         Invalid: the operands do not fit; Unresolved (an Invalid) if the value of an operand is needed.
     """
     spec = op.spec
-    a = attributes(op)
     if spec.infer is None and spec.composite is not None:
         return _composite_types(op, op.operands)
     names = [spec.operand_name(k) for k in range(len(op.operands))]
@@ -168,6 +168,42 @@ def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
         tensor_of(v, n, known, static=n in spec.static or "shape" in spec.tags)
         for v, n in zip(op.operands, names, strict=True)
     ]
+    types = _of_equal_op(op, tensors)
+    if spec.infer is not None and spec.composite is not None and assumed() is not None:
+        _agree(op, types, known)
+    return types
+
+
+# Result types and assumptions by what they follow from: layers of a model have the same ops on operands of equal types.
+_inferred: dict[Hashable, tuple[tuple[Type, ...], list[Assumed]]] = {}
+_MOST_INFERRED = 4096
+
+
+def _of_equal_op(op: Op, tensors: Sequence[Any]) -> tuple[Type, ...]:
+    """Result types of an op, inferred once for equal attributes and operands."""
+    pairs, values = assumed(), op.attrs.values()
+    plain = all(isinstance(v, (int, float, str)) or (isinstance(v, tuple) and is_plain(v)) for v in values)
+    if not plain or op.regions or not all(x is None or isinstance(x, Tensor) for x in tensors):
+        return _own_types(op, tensors)
+    before = () if pairs is None else tuple(pairs)
+    attrs = tuple(sorted((k, frozen(v)) for k, v in op.attrs.items()))
+    operands = tuple(None if x is None else (x.type, x.value) for x in tensors)
+    key = (op.spec, attrs, operands, len(op.results), pairs is None, before)
+    if key in _inferred:
+        types, more = _inferred[key]
+        if pairs is not None:
+            pairs += more
+        return types
+    if len(_inferred) >= _MOST_INFERRED:
+        _inferred.clear()
+    types = _own_types(op, tensors)
+    _inferred[key] = types, [] if pairs is None else pairs[len(before) :]
+    return types
+
+
+def _own_types(op: Op, tensors: Sequence[Any]) -> tuple[Type, ...]:
+    """Result types as the operator's `infer` or its body states them."""
+    spec, a = op.spec, attributes(op)
     if spec.infer is not None:
         if spec.region:
             a.regions = op.regions
@@ -175,16 +211,13 @@ def infer_results(op: Op, known: Known = static_elements) -> tuple[Type, ...]:
     else:
         assert spec.body is not None, f"{op.name} has no infer"
         t = Builder()
-        for n in names:
-            t.fresh(n)  # which no stage may have
+        for k in range(len(tensors)):
+            t.fresh(spec.operand_name(k))  # which no stage may have
         results = spec.body(t, *tensors, a=a)
-        if is_collecting():
+        if assumed() is not None:
             assume_within(op.name, t.stages, {x.name: x.shape for x in tensors if isinstance(x, Tensor)})
     listed = results if isinstance(results, tuple) else (results,)
-    types = tuple(r.type if isinstance(r, Tensor) else r for r in listed)[: len(op.results)]
-    if spec.infer is not None and spec.composite is not None and is_collecting():
-        _agree(op, types, known)
-    return types
+    return tuple(r.type if isinstance(r, Tensor) else r for r in listed)[: len(op.results)]
 
 
 def assume_within(name: str, stages: Sequence[AnyStage], shapes: Mapping[str, Sequence[Dim]]) -> None:

@@ -80,19 +80,19 @@ def surely_different(a: Dim, b: Dim) -> bool:
 
 def assume_equal(a: Dim, b: Dim, *, spread: bool = False) -> None:
     """Require at run time that two dims are equal."""
-    pairs = _assumed.get()
+    pairs = assumed()
     if pairs is not None and a != b:
         pairs.append(Assumed(a, b, spread))
 
 
-def is_collecting() -> bool:
-    """Whether assumptions about dims are being collected."""
-    return _assumed.get() is not None
+def assumed() -> list[Assumed] | None:
+    """The assumptions collected so far, to which more can be added; None if none are collected."""
+    return _assumed.get()
 
 
 def assume_at_least(size: Dim, least: Dim) -> None:
     """Require at run time that a size is at least another, unless existing assumptions imply it."""
-    wanted, known = (maximum(size, least), size), [(p.a, p.b) for p in _assumed.get() or ()]
+    wanted, known = (maximum(size, least), size), [(p.a, p.b) for p in assumed() or ()]
     if wanted not in known and not any(size - least in (a - b, b - a) for a, b in known):
         assume_equal(*wanted)
 

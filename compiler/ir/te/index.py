@@ -189,6 +189,8 @@ def step(load: Load, axis: str, symbols: Mapping[str, Dim], sources: Mapping[str
 def within(e: Expr, extent: Dim, axes: Mapping[str, Dim]) -> bool:
     """Whether `0 <= e < extent` is proven for all positions."""
     d = to_dim(e, axes)
+    if isinstance(d, Sym) and d.is_symbol and d.symbols[0].lo == 0 and d.symbols[0].hi == extent - 1:
+        return True  # the position on an axis of that extent
     return d is not None and dim.lower(d) >= 0 and dim.is_positive(extent - d)
 
 

@@ -22,12 +22,13 @@ def uncertain_extents(f: TeFunc, g: TeFunc) -> Iterator[int]:
         f: of the given sizes.
         g: the same function for any sizes.
     """
+    in_parts = {(d.stage, d.args[0]) for d in f.schedule if d.call == "in_parts"}
     for s, t in zip(f.stages, g.stages, strict=True):
         assert isinstance(s, TeStage)
         assert isinstance(t, TeStage)
         axes = axes_of(s)
         (old, fixed), (new, positions) = _reads(s, f), _reads(t, g)
-        parted = {d.args[0] for d in f.schedule if (d.call, d.stage) == ("in_parts", s.name)}
+        parted = {axis for stage, axis in in_parts if stage == s.name}
         for a in () if is_bordered_row(s) else (a for a in s.axes if a.name in parted or a == s.axes[-1]):
             if part_count(along(s, a.name)) != part_count(along(t, a.name)):
                 # the borders of a join are extents of its operands
