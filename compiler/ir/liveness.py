@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterator
+from collections.abc import Container, Iterator, Sequence
 
 from occ.compiler.ir.attribute_keys import is_plain
 from occ.compiler.ir.build_te import static_elements
-from occ.compiler.ir.dim import Dim, Sym, symbols
+from occ.compiler.ir.dim import Sym, symbols
 from occ.compiler.ir.func import Func
 from occ.compiler.ir.op import Op, Region, Value
 from occ.compiler.ir.shape import depends_on_data
@@ -55,16 +55,21 @@ def _defined_sizes(op: Op) -> set[str]:
 
 def data_symbols(op: Op) -> set[str]:
     """Symbols of run-time sizes in the result types and attributes of an op."""
-    found = {s for r in op.results for s in _data_symbols_of(r.type)}
-    return found | {s for value in op.attrs.values() for d in _dims_in(value) for s in symbols(d) if depends_on_data(d)}
+    dims = [d for r in op.results for d in _sizes_in(r.type)]
+    dims += (d for value in op.attrs.values() for d in _dims_in(value))
+    return {s for d in dims if depends_on_data(d) for s in symbols(d)}
 
 
 def _data_symbols_of(t: Type | None) -> set[str]:
-    shape = t.shape if isinstance(t, TensorType) else None
-    return {s for d in shape or () if depends_on_data(d) for s in symbols(d)}
+    return {s for d in _sizes_in(t) if depends_on_data(d) for s in symbols(d)}
 
 
-def _dims_in(value: object) -> Iterator[Dim]:
+def _sizes_in(t: Type | None) -> Sequence[Sym]:
+    """The extents of a type that are no numbers."""
+    return [d for d in t.shape if isinstance(d, Sym)] if isinstance(t, TensorType) and t.shape else ()
+
+
+def _dims_in(value: object) -> Iterator[Sym]:
     if isinstance(value, Sym):
         yield value
     elif isinstance(value, tuple) and not is_plain(value):

@@ -79,8 +79,10 @@ class TensorType:
         """The type with other dims, also as extents of a tensor that it is a part of."""
         if self.shape is None:
             return self
-        within = tuple((axis, put(n)) for axis, n in self.layout.within)
-        return replace(self, shape=tuple(map(put, self.shape)), layout=replace(self.layout, within=within))
+        shape, layout = tuple(map(put, self.shape)), self.layout
+        if layout.within:
+            layout = replace(layout, within=tuple((axis, put(n)) for axis, n in layout.within))
+        return TensorType(self.dtype, shape, layout)
 
     def with_layout(self, layout: Layout) -> TensorType:
         return replace(self, layout=layout)

@@ -341,8 +341,11 @@ class _Reader:
             size = upper(size, r.bounds)
             r.slot_of[k] = len(r.slots)
             r.slots.append(Slot(size, min(at), max(at), r.phase_of(size)))
+        handles: dict[int, set[bool]] = {}
+        for b in r.plan.buffers:
+            handles.setdefault(b.storage, set()).add(is_handle(b))
         for k in touched:
-            seen = {is_handle(b) for b in r.plan.buffers if b.storage == k}
+            seen = handles.get(k, set())
             if len(seen) > 1 or (True in seen and r.plan.storages[k].kind not in ("host", "input")):
                 self.problems.append(f"storage {k} of `{r.name}` is a tensor and a value of the host")
 

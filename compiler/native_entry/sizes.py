@@ -27,11 +27,13 @@ class Sizes:
     def __init__(self, b: ir.IRBuilder, symbols: Mapping[str, Any]) -> None:
         self.b, self._symbols = b, symbols
         self._memo: dict[Any, Size] = {}
+        self._values: dict[str, Size] = {}  # by the text of an expression: a plan has the same ones many times
 
     def go_on(self, b: ir.IRBuilder, found: Mapping[str, Any]) -> None:
         """Continue in another builder, reachable only from the current one; symbols have been defined."""
         self.b = b
         self._symbols = {**self._symbols, **found}
+        self._values = {}
 
     def at(self, b: ir.IRBuilder, found: Mapping[str, Any]) -> Sizes:
         """The sizes at another place of the code, where additional symbols are known."""
@@ -47,11 +49,14 @@ class Sizes:
             return e
         if isinstance(e, str):
             return self._symbols[e]
-        op, *args = e
-        first, *rest = map(self.of, args)
-        for other in rest:
-            first = self._binary(op, first, other)
-        return first
+        text = str(e)
+        if text not in self._values:
+            op, *args = e
+            first, *rest = map(self.of, args)
+            for other in rest:
+                first = self._binary(op, first, other)
+            self._values[text] = first
+        return self._values[text]
 
     def times(self, a: Size, b: Size) -> Size:
         return self._binary("*", a, b)

@@ -54,6 +54,7 @@ class _Planner:
         self.storage_of: dict[Value, int] = {}
         self.start_of: dict[Value, Dim] = {}  # elements of the storage before a value, if there are any
         self._buffer_of: dict[str, int] = {}
+        self._buffer_at: dict[tuple[Type | None, int, Dim], int] = {}
         self._bound: set[str] = set()
         self._costs: dict[str, tuple[Dim | None, Dim]] = {}  # of a te function: tasks and operations
 
@@ -86,7 +87,7 @@ class _Planner:
         inputs = [self._buffer(a, a.type) for a in func.args]
         outputs = [self._buffer(r, r.type) for r in func.results]
         shift = len(steps) - sum(op.name in STEPS for op in func.body.body)
-        storages = [replace(s, first=s.first + shift, last=s.last + shift) for s in self.storages]
+        storages = [replace(s, first=s.first + shift, last=s.last + shift) if shift else s for s in self.storages]
         return Plan(self.buffers, storages, steps, inputs, outputs, self._arena())
 
     def _arena(self) -> int:
@@ -111,6 +112,12 @@ class _Planner:
 
     def _buffer(self, value: Value, type_: Type | None) -> int:
         """The buffer that shares the bytes of a value under another type."""
+        place = type_, self.storage_of[value], self.start_of.get(value, 0)
+        if place not in self._buffer_at:
+            self._buffer_at[place] = self._new_buffer(*place)
+        return self._buffer_at[place]
+
+    def _new_buffer(self, type_: Type | None, storage: int, start: Dim) -> int:
         info = value_info("", type_)
         opaque = info.kind != "tensor"
         shape: list[DimExpr] = []
@@ -118,7 +125,7 @@ class _Planner:
         if not opaque and isinstance(type_, TensorType):
             shape = [dim_expr(d) for d in type_.physical]
             strides = [dim_expr(d) for d in type_.strides] if type_.layout.within else []
-        made = Buffer(info.dtype, shape, self.storage_of[value], opaque, dim_expr(self.start_of.get(value, 0)), strides)
+        made = Buffer(info.dtype, shape, storage, opaque, dim_expr(start), strides)
         key = str(made)
         if key not in self._buffer_of:
             self._buffer_of[key] = len(self.buffers)

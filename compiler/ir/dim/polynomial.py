@@ -204,10 +204,12 @@ def build(total: Mapping[Monomial, int]) -> Dim:
     """The dim that is a sum of monomials with coefficients, some of which may be 0."""
     if any(_mono_key(mono)[-1] for mono in total):
         total = _gathered(total)
-    terms = tuple(sorted(((m, c) for m, c in total.items() if c), key=lambda term: _mono_key(term[0])))
-    if any(mono for mono, _ in terms):
-        return Sym(terms)
-    return terms[0][1] if terms else 0
+    terms = [(m, c) for m, c in total.items() if c]
+    if len(terms) > 1:
+        terms.sort(key=lambda term: _mono_key(term[0]))
+    if not terms or not terms[0][0]:  # the constant term is the last one
+        return terms[0][1] if terms else 0
+    return Sym(tuple(terms))
 
 
 def _gathered(total: Mapping[Monomial, int]) -> dict[Monomial, int]:

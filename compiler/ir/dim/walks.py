@@ -59,7 +59,9 @@ def substitute(d: Dim, values: Mapping[str, Dim]) -> Dim:
             for _ in range(power):
                 value = base * value
         changed = changed + value
-    return d if len(kept) == len(d.terms) else build(kept) + changed
+    if len(kept) == len(d.terms):
+        return d
+    return build(kept) + changed if kept else changed
 
 
 def put_atoms(d: Dim, values: Mapping[str | Func, Dim]) -> Dim:

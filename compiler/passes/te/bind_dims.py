@@ -10,7 +10,7 @@ from occ.compiler.ir.dim import Dim, Sym, substitute
 from occ.compiler.ir.te.expr import Axis, Expr, Reduce, Size, wrap
 from occ.compiler.ir.te.function import AnyStage, Param, Scatter, TeFunc
 from occ.compiler.ir.te.schedule import Arg, AtMost, Directive
-from occ.compiler.ir.te.walks import transform
+from occ.compiler.ir.te.walks import of_kind, transform
 
 
 def bind_dims(f: TeFunc, values: Mapping[str, Dim]) -> TeFunc:
@@ -36,7 +36,10 @@ def with_dims(f: TeFunc, put: Callable[[Dim], Dim]) -> TeFunc:
         args = tuple(map(in_schedule, d.args))
         return d if args == d.args else replace(d, args=args)
 
-    made = with_extents(f, put, lambda e: transform(e, lambda n: _bound(n, put)))
+    def of(e: Expr) -> Expr:
+        return transform(e, lambda n: _bound(n, put)) if of_kind(Size, e) or of_kind(Reduce, e) else e
+
+    made = with_extents(f, put, of)
     return replace(made, schedule=tuple(map(with_args, f.schedule)))
 
 
