@@ -16,7 +16,6 @@ REASONS: Mapping[str, str] = {
     **dict.fromkeys(("Cast float16 to f32", "DynamicQuantizeLinear", "ms QLinearSigmoid"), _MEMORY),
     **dict.fromkeys(("GridSample linear", "GatherElements"), _LOADS),
     "TopK of a vocabulary": "Keys are written, and counted digit by digit; onnxruntime keeps a heap in one pass.",
-    "TopK of all": f"Runs are merged by binary searches. {_LOADS}",
     "TopK of 100": "As for a vocabulary.",
     **dict.fromkeys(("MaxPool", "AveragePool"), "Of symbolic size, in half vectors; those that reach over the border are gathered element by element."),
     "Compress": "Flags are counted first, and each row is a copy of its own, into memory for all rows.",

@@ -30,7 +30,7 @@ from occ.compiler.ir.te.expr import (
     where,
 )
 from occ.compiler.ir.te.function import Scatter
-from occ.compiler.ir.te.index import to_dim, within
+from occ.compiler.ir.te.index import near_positions, to_dim, within
 from occ.compiler.ir.te.ranges import Ranges
 from occ.compiler.ir.te.walks import walk
 
@@ -150,6 +150,8 @@ class Printer:
                 return f"cast<int64_t>({e.name})" if wide else e.name
             case Size():
                 return dim_text(e.dim, wide=wide)
+            case Cast(arg=Load() as position):  # `near_positions`
+                return f"clamp({self.data(position)}, 0, {dim_text(self.positions[position.source] - 1)})"
             case Call(fn="neg"):
                 return f"(-{self.index(e.args[0], wide=wide)})"
             case Select():
@@ -184,6 +186,8 @@ class Printer:
         read = e.arg if isinstance(e, Cast) else e
         if isinstance(read, Load) and self.positions.get(read.source) == extent:
             return found
+        if self.positions and near_positions(e, extent, self.axes, self.positions):
+            return self.index(e)
         if self._fits_int(e):
             return f"clamp({found}, 0, {dim_text(extent - 1)})"
         kind, last = cpp_type(e.dtype), dim_text(extent - 1, wide=True)

@@ -1,5 +1,7 @@
 """TopK and running sums along axes that are longer than a block, of known and of symbolic extent, against onnx.reference."""
 
+import re
+
 import numpy as np
 import onnx
 import onnxruntime
@@ -11,6 +13,7 @@ from onnx import helper, numpy_helper
 from onnx.reference import ReferenceEvaluator
 
 import occ
+from occ.compiler.codegen_halide.emit import generator
 from occ.compiler.driver.compilation import Compilation
 from occ.compiler.driver.settings import Settings
 
@@ -158,6 +161,14 @@ def test_rows_that_may_be_short_are_not_sorted_in_blocks() -> None:
     }"""
     made = Compilation(onnx.parser.parse_model(text), Settings("cpu-jit", cache=False)).advance("lowered")
     assert not [s.name for f in made.te.values() for s in f.stages if 256 in s.shape]
+
+
+def test_runs_of_a_known_length_are_merged_by_windows() -> None:
+    """A window begins at a computed position, which alone is clamped: its elements are loaded as one vector."""
+    made = Compilation(model("TopK", "float32", (1024,), [1024], axis=0), Settings("cpu", cache=False))
+    (f,) = made.advance("scheduled").te.values()
+    merged = re.findall(r"clamp\(begin\w*\(\w+\), 0, 1024\) \+ ", generator(f))
+    assert len(merged) == 2 * 4, "a load of each of two runs in each of the rounds from 64 elements to 1,024"
 
 
 @pytest.mark.thinned

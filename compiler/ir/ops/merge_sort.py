@@ -8,6 +8,8 @@ from operator import add
 
 from occ.compiler.ir.dim import Dim, ceildiv, floordiv, minimum, upper
 from occ.compiler.ir.dtype import I32, I64
+from occ.compiler.ir.ops.sort_keys import numbered, position_of
+from occ.compiler.ir.ops.window_merge import descending_numbers
 from occ.compiler.ir.te.expr import Carried, Expr, binary, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.expr import minimum as least_of
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -22,7 +24,8 @@ def descending(t: Builder, keys: Tensor, axis: int) -> Tensor:
 
     Each round merges runs: an element moves by the number of elements of the neighbouring runs that precede it, found
     by binary search. So `n` elements take `256 n` comparisons in vectors and `n log(n)**2 / 2` steps. The number of
-    rounds is that of the longest axis possible; those that find one run alone move nothing.
+    rounds is that of the longest axis possible; those that find one run alone move nothing. Where that is known and a
+    key fits in a number with its position, windows are searched for instead of elements.
 
     Args:
         t: receives the stages.
@@ -30,6 +33,10 @@ def descending(t: Builder, keys: Tensor, axis: int) -> Tensor:
         axis: not negative.
     """
     n = keys.shape[axis]
+    if isinstance(n, int) and keys.dtype.bits <= 32:
+        numbers = t.map(keys.shape, lambda *i: numbered(keys[i], i[axis]), name="numbers")
+        largest_first = descending_numbers(t, numbers, axis)
+        return t.map(keys.shape, lambda *i: position_of(largest_first[i]), name="order")
     blocks = ceildiv(n, BLOCK)
     at = _Axis(t, keys, axis, blocks * BLOCK, n)
     order = at.blocks()

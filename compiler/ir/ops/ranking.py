@@ -14,7 +14,7 @@ from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.merge_sort import BLOCK, descending
 from occ.compiler.ir.ops.movement import static_dims
 from occ.compiler.ir.ops.prefix_sums import running
-from occ.compiler.ir.ops.sort_keys import sort_key, sort_keys
+from occ.compiler.ir.ops.sort_keys import LAST, numbered, position_of, sort_key, sort_keys
 from occ.compiler.ir.shape import normalize_axis
 from occ.compiler.ir.te.expr import Expr, binary, cast, equal, literal, minimum, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
@@ -24,7 +24,6 @@ _RANKED = 2 * BLOCK  # elements ordered by comparing each with each: more are so
 _SHORTEST = 4  # elements of a block, whose maximum is compared first
 _DIGIT = 4  # bits of a key decided at a time
 _ONE_BY_ONE = 8  # elements found one after another, each by a pass over all blocks
-_LAST = (1 << 32) - 1  # position that fits in 32 bits
 _LANES = 8  # elements of 64 bits in a vector
 _BLOCKS = 256  # for an unknown number of elements
 _LONGEST = 1024  # elements of `k` blocks, for an unknown number of elements
@@ -52,9 +51,9 @@ class TopK:
             raise Invalid(f"`TopK` of {k} elements along an axis of {n}")
         if lower(n - k) < 0 or lower(k) < 0:
             t.check([], lambda: (wrap(k) >= 0) & (wrap(k) <= wrap(n)), "`TopK` requests more elements than there are")
-        if isinstance(k, int) and 0 < k <= _ONE_BY_ONE and x.dtype.bits <= 32 and lower(n) <= _LAST:
-            if upper(n) > _LAST:
-                t.check([], lambda: wrap(n) <= _LAST, "`TopK` supports at most 2**32 - 1 elements")
+        if isinstance(k, int) and 0 < k <= _ONE_BY_ONE and x.dtype.bits <= 32 and lower(n) <= LAST:
+            if upper(n) > LAST:
+                t.check([], lambda: wrap(n) <= LAST, "`TopK` supports at most 2**32 - 1 elements")
             return _one_by_one(t, x, axis, k, largest=bool(a.largest))
         keys = sort_keys(t, x, largest=bool(a.largest))
         positions = _candidates(t, keys, axis, k)
@@ -169,16 +168,12 @@ def _one_by_one(t: Builder, x: Tensor, axis: int, k: int, *, largest: bool) -> t
     def resized(extent: Dim) -> tuple[Dim, ...]:
         return (*x.shape[:axis], extent, *x.shape[axis + 1 :])
 
-    def numbered(*i: Expr) -> Expr:
+    def number(*i: Expr) -> Expr:
         at = i[axis]
         key = sort_key(x[_put(i, axis, minimum(at, wrap(n - 1)))], largest=largest)
-        number = binary("or", binary("shl", cast(U64, key), literal(32, U64)), cast(U64, wrap(_LAST) - at))
-        return where(at < wrap(n), number, literal(0, U64))
+        return where(at < wrap(n), numbered(key, at), literal(0, U64))
 
-    def position(number: Expr) -> Expr:
-        return wrap(_LAST) - cast(I64, binary("and", number, literal(_LAST, U64)))
-
-    numbers = t.map(resized(length * blocks), numbered, name="numbers")
+    numbers = t.map(resized(length * blocks), number, name="numbers")
 
     def in_block(*i: Expr) -> Expr:
         return numbers[_put(i[:-1], axis, i[axis] + i[-1] * blocks)]
@@ -188,10 +183,10 @@ def _one_by_one(t: Builder, x: Tensor, axis: int, k: int, *, largest: bool) -> t
 
     def among(*i: Expr) -> Expr:
         top = chosen[_put(i, axis, i[axis] % k)]
-        return numbers[_put(i, axis, position(top) % blocks + i[axis] // k * blocks)]
+        return numbers[_put(i, axis, position_of(top) % blocks + i[axis] // k * blocks)]
 
     found = _joined(t, _descending(t, t.map(resized(length * k), among, name="among"), axis, k), axis)
-    indices = t.map(resized(k), lambda *i: position(found[i]), name="indices")
+    indices = t.map(resized(k), lambda *i: position_of(found[i]), name="indices")
     return t.map(resized(k), lambda *i: x[_put(i, axis, indices[i])], name="values"), indices
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from occ.compiler.ir.dtype import F32, F64, I32, I64, U32, U64, DType
-from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, equal, literal, where
+from occ.compiler.ir.te.expr import Bitcast, Expr, binary, call, cast, equal, literal, where, wrap
 from occ.compiler.ir.te.function import Builder, Tensor
 
 
@@ -17,6 +17,22 @@ def sort_key(x: Expr, *, largest: bool) -> Expr:
     unsigned = U64 if x.dtype.bits == 64 else U32
     made = _of_float(x, unsigned) if x.dtype.is_float else _of_integer(x, unsigned)
     return made if largest else call("not", made)
+
+
+LAST = (1 << 32) - 1  # position that fits in 32 bits
+
+
+def numbered(key: Expr, position: Expr) -> Expr:
+    """A key of at most 32 bits and its position as one number.
+
+    No two are equal, and of equal keys the first is largest. Positions are up to `LAST`.
+    """
+    return binary("or", binary("shl", cast(U64, key), literal(32, U64)), cast(U64, wrap(LAST) - position))
+
+
+def position_of(number: Expr) -> Expr:
+    """The position in such a number."""
+    return wrap(LAST) - cast(I64, binary("and", number, literal(LAST, U64)))
 
 
 def _of_integer(x: Expr, unsigned: DType) -> Expr:

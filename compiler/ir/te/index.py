@@ -194,6 +194,20 @@ def within(e: Expr, extent: Dim, axes: Mapping[str, Dim]) -> bool:
     return d is not None and dim.lower(d) >= 0 and dim.is_positive(extent - d)
 
 
+def near_positions(e: Expr, extent: Dim, axes: Mapping[str, Dim], positions: Mapping[str, Dim]) -> bool:
+    """Whether `0 <= e < extent` is proven where stages have values of at least 0 and less than an extent each."""
+    found = dict(axes)
+
+    def named(n: Expr) -> Expr | None:
+        if not isinstance(n, Cast) or not isinstance(n.arg, Load) or n.arg.source not in positions:
+            return None
+        axis = Axis(f"{n.arg.source}{len(found)}", positions[n.arg.source])
+        found[axis.name] = _position(axis)
+        return Index(axis.name)
+
+    return within(transform(e, named), extent, found)
+
+
 def clamped_below(s: AnyStage) -> Dim | None:
     """The extent `n` of an axis to which a stage clamps its values: `cast<i32>(min(max(e, 0), n - 1))`."""
     e = s.expr.arg if isinstance(s, TeStage) and isinstance(s.expr, Cast) else None
