@@ -56,39 +56,15 @@ def leading(keys: np.ndarray, weights: np.ndarray, share: float) -> np.ndarray:
     return np.concatenate([np.flatnonzero(bins < edge), last[: np.searchsorted(mass, needed) + 1]])
 
 
-def draw(weights: np.ndarray, rng: np.random.Generator) -> int:
-    """A position of f32 `[n]` weights, drawn in proportion to them."""
-    return _drawn(weights, _masses(weights), rng)
+def draw(weights: np.ndarray, at: float) -> int:
+    """A position of f32 `[n]` weights, in proportion to them.
 
-
-def draw_leading(weights: np.ndarray, share: float, rng: np.random.Generator) -> int:
-    """A position of `leading(weights, weights, share)`, drawn in proportion to the weights f32 `[n]`.
-
-    It draws from all positions until one is among those, on average at most 1 / share times: the set itself, which has
-    thousands of members where the distribution is broad, is not needed.
+    Args:
+        weights: not negative.
+        at: from 0 to below 1, uniformly distributed.
     """
-    masses = _masses(weights)
-    while True:
-        place = _drawn(weights, masses, rng)
-        if mass_before(place, weights) < share * masses[-1]:
-            return place
-
-
-def mass_before(place: int, weights: np.ndarray) -> float:
-    """The sum of larger weights than this position's, and of equal ones at positions before it."""
-    before = weights > weights[place]
-    before[:place] |= weights[:place] == weights[place]
-    return float(weights[before].sum(dtype=np.float64))
-
-
-def _masses(weights: np.ndarray) -> np.ndarray:
-    """Cumulative sums of f32 `[n]` weights, at the ends of blocks."""
-    return np.cumsum(np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK)), dtype=np.float64)
-
-
-def _drawn(weights: np.ndarray, masses: np.ndarray, rng: np.random.Generator) -> int:
-    """As `draw`, from the result of `_masses`."""
-    wanted = rng.random() * masses[-1]
+    masses = np.cumsum(np.add.reduceat(weights, np.arange(0, len(weights), _BLOCK)), dtype=np.float64)
+    wanted = at * masses[-1]
     block = min(int(np.searchsorted(masses, wanted, side="right")), len(masses) - 1)
     start = block * _BLOCK
     inside = np.cumsum(weights[start : start + _BLOCK], dtype=np.float64)

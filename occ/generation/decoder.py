@@ -84,6 +84,8 @@ class Decoder:
     def append_scored(self, ids: Sequence[int]) -> np.ndarray:
         """Append tokens in one run; returns the next-token logits `[tokens, vocabulary]` after each of them, in f32.
 
+        The next run may overwrite them.
+
         Raises:
             RunError: as `append`; the model was built for the logits of fewer tokens.
         """
@@ -94,7 +96,7 @@ class Decoder:
                 f"the model returns the logits of {len(found)} tokens, not of {len(ids)}",
                 "build it with drafts",
             )
-        return found[-len(ids) :].astype(np.float32)
+        return found[-len(ids) :].astype(np.float32, copy=False)
 
     def score(self, ids: Sequence[int]) -> np.ndarray:
         """Append the first of some tokens, as many as one run returns the logits of; those after each of them.
@@ -132,7 +134,8 @@ class Decoder:
                 "OCC0501", f"{end} tokens exceed the capacity of the cache, {self.capacity}", "raise `capacity`"
             )
         logits = np.empty((0, 0))
-        for part in np.array_split(np.array(ids, self._ids), self._parts(len(ids))):
+        tokens, count = np.array(ids, self._ids), self._parts(len(ids))
+        for part in (tokens,) if count == 1 else np.array_split(tokens, count):
             logits = self._run(part)
         return logits
 

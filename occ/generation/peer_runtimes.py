@@ -51,14 +51,12 @@ class OccRuntime:
         """Implements `PeerRuntime.start`."""
         self._decoder.trim(0)
         self._sampler = _sampler(ids, sampled)
-        return self._next(ids)
+        self._last = self._sampler.choose(self._decoder.append(list(ids)))
+        return self._last
 
     def step(self) -> int:
         """Implements `PeerRuntime.step`."""
-        return self._next([self._last])
-
-    def _next(self, ids: Sequence[int]) -> int:
-        self._last = self._sampler.choose(self._decoder.append(list(ids)))
+        self._last = self._sampler.choose(self._decoder.append_scored([self._last])[-1])
         return self._last
 
     def distances(self, ids: Sequence[int], tokens: Sequence[int]) -> list[float]:

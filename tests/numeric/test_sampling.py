@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 import occ
 from occ.generation import sampling
-from occ.generation.candidates import draw, draw_leading, leading, mass_before, with_greatest
+from occ.generation.candidates import draw, leading, with_greatest
+from occ.generation.compiled_draw import CompiledDraw
 from occ.generation.sampling import Sampler, Sampling
 
 
@@ -132,18 +133,23 @@ def test_the_leading_mass_is_that_of_a_sort(spread: float, share: float) -> None
         assert x[found].min() >= x[order[len(found) - 1]], "no greater score is left out"
 
 
-@pytest.mark.parametrize("share", [0.5, 0.95])
-def test_a_draw_of_the_leading_mass_takes_only_that(share: float) -> None:
-    """Finding the set took as long as a fifth of a step of SmolLM2, whose distribution after random tokens is broad."""
-    rng = np.random.default_rng(0)
+@pytest.mark.parametrize("share", [0.5, 0.95, 1.0])
+@pytest.mark.parametrize("words", [1, 255, 257, 5000])
+def test_a_draw_is_that_of_the_cumulative_sum_and_in_the_nucleus(words: int, share: float) -> None:
+    rng = np.random.default_rng(words)
     for spread in (0.01, 0.5, 3.0):
-        weights = np.exp(np.round(rng.normal(size=5000) * spread, 1), dtype=np.float32)  # many are equal
-        weights[rng.random(5000) < 0.1] = 0
-        found = leading(weights, weights, share)
-        needed = share * weights.sum(dtype=np.float64)
-        passed = [k for k in range(5000) if mass_before(k, weights) < needed]
-        assert passed == sorted(found)
-        assert {draw_leading(weights, share, rng) for _ in range(2000)} <= set(passed)
+        logits = np.round(rng.normal(size=words) * spread, 1).astype(np.float32)  # many are equal
+        logits[rng.random(words) < 0.1] = -np.inf
+        logits[0] = 0
+        weights = np.exp((logits - logits.max()) / 2, dtype=np.float64)
+        nucleus = set(leading(logits, weights, share).tolist())
+        reached, made = np.cumsum(weights), CompiledDraw(words, 2.0, share)
+        for _ in range(100):
+            used: list[float] = []
+            token = made(logits, lambda used=used: used.append(float(rng.random())) or used[-1])
+            assert token in nucleus
+            middle = reached[token] - weights[token] / 2
+            assert abs(middle - used[-1] * reached[-1]) <= weights[token] / 2 + 1e-6 * reached[-1]
 
 
 @pytest.mark.parametrize("share", [0.4, 0.95, 1.0])
@@ -163,8 +169,7 @@ def test_the_nucleus_of_a_high_temperature_has_the_most_probable_tokens() -> Non
 def test_a_draw_never_takes_what_has_no_weight() -> None:
     weights = np.zeros(3000, np.float32)
     weights[[5, 1500]] = 1e-30, 1
-    rng = np.random.default_rng(0)
-    assert {draw(weights, rng) for _ in range(500)} == {1500}
+    assert {draw(weights, u) for u in np.random.default_rng(0).random(500)} == {1500}
 
 
 # beside another's
@@ -217,15 +222,15 @@ def probabilities(sampler: Sampler, logits: np.ndarray) -> np.ndarray:
         seen.append(p / p.sum())
         return found
 
-    def drawn(weights: np.ndarray, share: float, rng: np.random.Generator) -> int:
-        p = np.zeros_like(weights)
-        found = leading(weights, weights, share)
+    def drawn(_: CompiledDraw, scores: np.ndarray, __: Any) -> int:
+        weights = np.exp((scores - scores.max()) / np.float32(sampler._sampling.temperature))
+        found, p = leading(weights, weights, sampler._sampling.top_p), np.zeros_like(weights)
         p[found] = weights[found]
         seen.append(p / p.sum())
-        return draw_leading(weights, share, rng)
+        return 0
 
     original, sampler._kept = sampler._kept, kept  # type: ignore[method-assign]
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sampling, "draw_leading", drawn)
+        patch.setattr(sampling.CompiledDraw, "__call__", drawn)
         sampler.choose(logits)
     return seen[0]
