@@ -104,6 +104,45 @@ def test_sizes_of_a_run_with_exact_factors(target: str) -> None:
         np.testing.assert_allclose(session.run(given)["y"], onnxruntime_of(model, given), atol=1e-5)
 
 
+FORMS = [
+    'mode = "nearest"',
+    'mode = "linear"',
+    'mode = "cubic"',
+    ASYMMETRIC,
+    'mode = "linear", coordinate_transformation_mode = "align_corners"',
+]
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("exact", ["meant", "exact"])
+@pytest.mark.parametrize("attributes", FORMS)
+def test_scales_that_a_run_computes_are_those_of_a_constant(target: str, exact: str, attributes: str) -> None:
+    """One build serves all: it finds the fraction that is meant, as the compiler does for a constant."""
+    text = f"""g (float[1, c, h, w] x, float[2] s) => (float[n, d, e, f] y) {{
+        o = Constant <value_floats = [1.0, 1.0]> ()
+        t = Concat <axis = 0> (o, s)
+        y = Resize <{attributes}> (x, , t)
+    }}"""
+    made = Compilation(model_of(text), Settings(target, options={"resize": exact}))
+    assert "deferred" not in [op.name for op in made.advance("canonical").walk()]
+    session = occ.compile(model_of(text), target=target, options={"resize": exact})
+    for size, scale in [(60, 1.3), (480, 0.7), (9, 1 / 3), (10, 1.1), (100, 640 / 483), (33, 1.2345678), (1, 3)]:
+        x, scales = RNG.standard_normal((1, 2, size, 6), dtype=np.float32), np.array([scale, 2 - 1e-7], np.float32)
+        constant = resize((1, 1, *scales), f"1, 2, {size}, 6", attributes)
+        (wanted,) = occ.compile(constant, target="interp", options={"resize": exact})(x)
+        (y,) = session(x, scales)
+        assert y.shape == wanted.shape
+        np.testing.assert_allclose(y, wanted, atol=1e-5)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+def test_scales_that_a_run_computes_are_refused_where_they_are_none(target: str) -> None:
+    session = occ.compile(model_of("g (float[h] x, float[1] s) => (float[n] y) { y = Resize(x, , s) }"), target=target)
+    for scale in (0, -1, np.inf, np.nan):
+        with pytest.raises(RunError, match="a scale must be greater than 0"):
+            session.run({"x": np.ones(4, np.float32), "s": np.array([scale], np.float32)})
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("mode", ["nearest", "linear"])
 @pytest.mark.parametrize("kind", [np.float32, np.uint8])

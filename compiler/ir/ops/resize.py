@@ -147,7 +147,15 @@ def along_axis(t: Builder, x: Tensor, r: AxisResize, a: SimpleNamespace) -> Tens
     return _nearest(t, x, r, a) if a.mode == "nearest" else _interpolated(t, x, r, a)
 
 
-def _resized(t: Builder, x: Tensor, plan: list[AxisResize], a: SimpleNamespace) -> Tensor:
+def resized(t: Builder, x: Tensor, plan: list[AxisResize], a: SimpleNamespace) -> Tensor:
+    """The tensor with the axes of a plan resized.
+
+    Raises:
+        Invalid: an attribute is none that Resize has, or an axis without elements would get some.
+        Unresolved: its number of neighbours depends on a scale that a run computes.
+    """
+    if a.mode not in ("nearest", "linear", "cubic"):
+        raise Invalid(f"`mode` of `Resize` is {a.mode!r}", code="OCC0107")
     value = x
     for r in plan:
         if r.scale is None:  # only then may there be positions without elements to read
@@ -163,16 +171,10 @@ def _resized(t: Builder, x: Tensor, plan: list[AxisResize], a: SimpleNamespace) 
     return t.map(x.shape, lambda *i: x[i], name="resize") if value is x else value
 
 
-def _check_mode(a: SimpleNamespace) -> None:
-    if a.mode not in ("nearest", "linear", "cubic"):
-        raise Invalid(f"`mode` of `Resize` is {a.mode!r}", code="OCC0107")
-
-
 @op("Resize", static=("roi", "scales", "sizes"), rank=same, writes="any")
 class Resize:
     def body(t, x, roi=None, scales=None, sizes=None, *, a):
-        _check_mode(a)
-        return _resized(t, x, axis_plan(x, roi, scales, sizes, a), a)
+        return resized(t, x, axis_plan(x, roi, scales, sizes, a), a)
 
 
 @op(EXACT, static=("roi", "scales", "sizes"), rank=same, writes="any", own_attributes="*")
@@ -182,8 +184,7 @@ class ExactResize:
     operands = ("X", "roi", "scales", "sizes")
 
     def body(t, x, roi=None, scales=None, sizes=None, *, a):
-        _check_mode(a)
-        return _resized(t, x, axis_plan(x, roi, scales, sizes, a, Fraction), a)
+        return resized(t, x, axis_plan(x, roi, scales, sizes, a, Fraction), a)
 
 
 ALL = (Resize, ExactResize)

@@ -32,15 +32,16 @@ class AxisResize:
     axis: int
     size: Dim
     out: Dim
-    scale: Fraction | None  # None: out / size, known at run time only
+    scale: Fraction | None  # None: `computed`, or out / size, known at run time only
     roi: tuple[Fraction, Fraction]
+    computed: tuple[Expr, Expr] | None = None  # numerator and denominator of the scale
 
     @property
     def factor(self) -> tuple[Expr, Expr]:
         """The scale, as numerator and denominator."""
         if self.scale is not None:
             return literal(float(self.scale.numerator), F64), literal(float(self.scale.denominator), F64)
-        return cast(F64, wrap(self.out)), cast(F64, wrap(self.size))
+        return self.computed or (cast(F64, wrap(self.out)), cast(F64, wrap(self.size)))
 
     def unscaled(self, y: Expr) -> Expr:
         """The position in the input for a position in the result."""
@@ -50,7 +51,7 @@ class AxisResize:
     @property
     def width(self) -> tuple[Expr, Expr]:
         """The output extent before rounding, as numerator and denominator."""
-        if self.scale is None:
+        if self.scale is None and self.computed is None:
             return cast(F64, wrap(self.out)), literal(1.0, F64)
         by, parts = self.factor
         return by * cast(F64, wrap(self.size)), parts
@@ -97,9 +98,7 @@ def axis_plan(
         raise Invalid(f"`Resize`: {len(factors or asked)} scales or sizes for {len(axes)} axes")
     if wrong := [s for s in factors if not (isfinite(s) and s > 0)]:
         raise Invalid(f"`Resize` by {wrong[0]}: a scale must be greater than 0")
-    region = _floats("roi", roi) if a.coordinate_transformation_mode == "tf_crop_and_resize" else ()
-    if region and (len(region) != 2 * len(axes) or not all(map(isfinite, region))):
-        raise Invalid(f"`Resize`: `roi` {[*region]} is not a finite start and end, of each of {len(axes)} axes")
+    regions = _regions(roi, len(axes), a, factor)
     outs: list[Dim] = list(asked)
     ratios: list[Fraction | None] = [factor(s) for s in factors]
     if asked:
@@ -110,11 +109,42 @@ def axis_plan(
         outs = [_scaled(x.shape[axis], s) for axis, s in zip(axes, ratios, strict=True) if s is not None]
     plan: list[AxisResize] = []
     for k, axis in enumerate(axes):
-        bounds = (factor(region[k]), factor(region[k + len(axes)])) if region else (Fraction(0), Fraction(1))
-        step = AxisResize(axis, x.shape[axis], outs[k], ratios[k], bounds)
-        if step.out != step.size or step.scale != 1 or bounds != (0, 1):
+        step = AxisResize(axis, x.shape[axis], outs[k], ratios[k], regions[k])
+        if step.out != step.size or step.scale != 1 or step.roi != _WHOLE:
             plan.append(step)
     return plan
+
+
+def computed_plan(x: Tensor, roi: Tensor | None, fractions: Tensor, sizes: Tensor, a: Any) -> list[AxisResize]:
+    """The resizing of each of `axes` by a scale that a run computes.
+
+    Args:
+        x, roi: as of Resize.
+        fractions: numerator and denominator of each scale: f64[axes, 2].
+        sizes: the extents of the result.
+        a: the attributes.
+
+    Raises:
+        Invalid: `roi` is no region.
+    """
+    outs, regions = static_dims("Resize", "sizes", sizes), _regions(roi, len(a.axes), a, shortest_fraction)
+    return [
+        AxisResize(axis, x.shape[axis], outs[k], None, regions[k], (fractions[k, 0], fractions[k, 1]))
+        for k, axis in enumerate(a.axes)
+    ]
+
+
+_WHOLE = Fraction(0), Fraction(1)
+
+
+def _regions(
+    roi: Tensor | None, n: int, a: Any, factor: Callable[[float], Fraction]
+) -> list[tuple[Fraction, Fraction]]:
+    """The region of interest on each of `n` axes."""
+    region = _floats("roi", roi) if a.coordinate_transformation_mode == "tf_crop_and_resize" else ()
+    if region and (len(region) != 2 * n or not all(map(isfinite, region))):
+        raise Invalid(f"`Resize`: `roi` {[*region]} is not a finite start and end, of each of {n} axes")
+    return [(factor(region[k]), factor(region[k + n])) for k in range(n)] if region else [_WHOLE] * n
 
 
 def _ratio(out: Dim, size: Dim) -> Fraction | None:

@@ -12,17 +12,19 @@ from contextlib import suppress
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.access import access
-from occ.compiler.ir.deferred import MOST_AXES, has_unknown_rank
-from occ.compiler.ir.dim import Dim, Sym, substitute
+from occ.compiler.ir.deferred import has_unknown_rank
+from occ.compiler.ir.dim import Dim, Sym
 from occ.compiler.ir.dtype import I64, STR
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Value
 from occ.compiler.ir.ops.attention import reshape
-from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, on_axes
+from occ.compiler.ir.ops.own.computed_scales import SCALED
+from occ.compiler.ir.ops.own.data_dependent_sizes import on_axes
 from occ.compiler.ir.ops.resize_plan import EXACT
 from occ.compiler.ir.rewriter import Rewriter
 from occ.compiler.ir.shape import depends_on_data, may_copy, normalize_axes
 from occ.compiler.ir.types import TensorType
+from occ.compiler.passes.infer.decision import Decision
 from occ.compiler.passes.infer.known_elements import Known
 
 
@@ -63,7 +65,7 @@ def _replaced(m: Module, known: Known, choose: Callable[[Op], Rule | None]) -> b
             if rule is None:
                 continue
             with suppress(Invalid):  # in a branch that does not fit, an error only if it is taken
-                result = rule(_Decision(m, known, op, rw))
+                result = rule(Decision(m, known, op, rw))
             if result is not None:
                 assert result.defining_op is not None, "a rule ends with an op"
                 rw.replace(op, result.defining_op.results)
@@ -112,55 +114,7 @@ def _differ(shapes: Sequence[Sequence[Dim | float | None]]) -> bool:
     )
 
 
-class _Decision:
-    """An op that waits for values.
-
-    Attributes:
-        b: puts ops before it.
-    """
-
-    def __init__(self, m: Module, known: Known, op: Op, rw: Rewriter) -> None:
-        self.m, self.known, self.op, self.b = m, known, op, rw.builder(op)
-        self._renamed = rw.renamed  # sizes that are now known have other names than the inference uses
-
-    def operand(self, k: int) -> Value | None:
-        return self.op.operands[k] if k < len(self.op.operands) else None
-
-    def given(self, k: int) -> Value:
-        value = self.operand(k)
-        assert value is not None, f"operand {k} of {self.op.name} is not optional"
-        return value
-
-    def elements(self, k: int) -> Sequence[Dim | float | None] | None:
-        """The known elements of a vector, None for each unknown one.
-
-        None if not even their number is known.
-        """
-        value = self.given(k)
-        n = value.tensor.shape[0] if value.tensor.shape and value.tensor.rank == 1 else None
-        found = (self.known.elements(value) or (None,) * n) if isinstance(n, int) and n <= MOST_AXES else None
-        return found and [substitute(x, self._renamed) if isinstance(x, Sym) else x for x in found]
-
-    def ints(self, k: int, otherwise: Sequence[int]) -> Sequence[int] | None:
-        """The elements of a constant operand; `otherwise` if it is left out."""
-        value = self.operand(k)
-        found = otherwise if value is None else self.known.elements(value)
-        ints = [x for x in found or () if isinstance(x, int)]
-        return ints if found is not None and len(ints) == len(found) else None
-
-    def symbol(self) -> Dim:
-        return self.m.data_symbol()
-
-    def sizes(self, vector: Value, finds: Sequence[Dim]) -> Value:
-        """Bind symbols to the elements of a vector; the returned value has them as sizes."""
-        self.b.op(DECIDED, vector, defines=tuple(finds), operator=self.op.name)
-        return self.dims(finds)
-
-    def dims(self, found: Sequence[Dim]) -> Value:
-        return self.b.op("dims", values=tuple(found), shape=(len(found),))
-
-
-def _slice(d: _Decision) -> Value | None:
+def _slice(d: Decision) -> Value | None:
     begin, end = d.elements(1), d.elements(2)
     if begin is None or end is None or len(begin) != len(end):
         return None
@@ -177,7 +131,7 @@ def _slice(d: _Decision) -> Value | None:
     return d.b.op("part", d.given(0), d.sizes(places, finds), axes=axes, strides=strides)
 
 
-def _pad(d: _Decision) -> Value | None:
+def _pad(d: Decision) -> Value | None:
     """A Pad, of which no number is negative, of the part that is kept."""
     x, listed = d.given(0), d.elements(1)
     on = d.ints(3, range(x.tensor.rank))
@@ -194,7 +148,7 @@ def _pad(d: _Decision) -> Value | None:
     return d.b.op("Pad", kept, added, *d.op.operands[2:], **d.op.attrs)
 
 
-def _range(d: _Decision) -> Value | None:
+def _range(d: Decision) -> Value | None:
     start, limit, delta = (d.given(k) for k in range(3))
     if any(v.tensor.size != 1 for v in (start, limit, delta)):
         return None
@@ -202,7 +156,7 @@ def _range(d: _Decision) -> Value | None:
     return d.b.op("ramp", start, delta, d.sizes(count, [d.symbol()]))
 
 
-def _expand(d: _Decision) -> Value | None:
+def _expand(d: Decision) -> Value | None:
     asked, x = d.elements(1), d.given(0)
     if asked is None:
         return None
@@ -212,7 +166,7 @@ def _expand(d: _Decision) -> Value | None:
     return d.b.op("spread", x, d.sizes(d.b.op("expanded_shape", x, d.given(1)), finds))
 
 
-def _alike(d: _Decision) -> Value | None:
+def _alike(d: Decision) -> Value | None:
     """An elementwise op on operands that are spread to one shape at run time."""
     operands = list(dict.fromkeys(d.op.inputs))
     shapes = [v.tensor.dims for v in operands]
@@ -226,20 +180,20 @@ def _alike(d: _Decision) -> Value | None:
     return d.b.op(d.op.name, *(v and spread.get(v, v) for v in d.op.operands), **d.op.attrs)
 
 
-def _of_all(d: _Decision, found: Collection[Dim]) -> Dim:
+def _of_all(d: Decision, found: Collection[Dim]) -> Dim:
     """The extent of an axis on which operands have these extents, apart from 1."""
     certain = [n for n in found if isinstance(n, int)] or (list(found) if len(found) == 1 else [])
     return certain[0] if certain else d.symbol() if found else 1
 
 
-def _spread(d: _Decision, n: Dim, asked: Dim | float | None) -> Dim:
+def _spread(d: Decision, n: Dim, asked: Dim | float | None) -> Dim:
     """The extent of an expanded axis, if it is known."""
     if isinstance(n, int) and n != 1:
         return n
     return asked if n == 1 and isinstance(asked, (int, Sym)) else d.symbol()
 
 
-def _reshape(d: _Decision) -> Value | None:
+def _reshape(d: Decision) -> Value | None:
     asked = d.elements(1)
     if asked is None:
         return None
@@ -248,7 +202,7 @@ def _reshape(d: _Decision) -> Value | None:
     return d.b.Reshape(d.given(0), d.sizes(shape, finds), allowzero=1)
 
 
-def _as_given(d: _Decision, k: int) -> Value | None:
+def _as_given(d: Decision, k: int) -> Value | None:
     """The elements of operand `k`, a vector or a number, as sizes."""
     vector, asked = d.given(k), d.elements(k)
     if vector.tensor.rank == 0:
@@ -268,7 +222,7 @@ def _of_sizes(*places: int, alike: tuple[int, ...] = ()) -> Rule:
         alike: of others that must have the same type, which is i64 for sizes.
     """
 
-    def rule(d: _Decision) -> Value | None:
+    def rule(d: Decision) -> Value | None:
         given = {k: d.given(k) for k in places if d.operand(k) is not None}
         known = {k for k, v in given.items() if None not in (d.known.elements(v) or (None,))}
         if known == given.keys():
@@ -284,12 +238,34 @@ def _of_sizes(*places: int, alike: tuple[int, ...] = ()) -> Rule:
     return rule
 
 
-Rule = Callable[[_Decision], Value | None]
+def _resize(d: Decision) -> Value | None:
+    """A Resize to sizes of a run, or by scales of which some are unknown.
+
+    Axes whose scale is known to be 1 stay as they are. With `antialias`, the scale decides how many neighbours there
+    are.
+    """
+    if len(d.op.operands) > 3 and d.operand(3) is not None:
+        return _of_sizes(3)(d)
+    x, scales, given = d.given(0), d.elements(2), d.op.a.axes
+    axes = list(range(x.tensor.rank)) if given is None else list(normalize_axes(given, x.tensor.rank, "Resize"))
+    crops = d.op.a.coordinate_transformation_mode == "tf_crop_and_resize"
+    if scales is None or len(scales) != len(axes) or crops or d.op.a.antialias or d.is_of_constants(2):
+        return None
+    kept = [k for k, s in enumerate(scales) if s != 1]
+    wanted = d.b.Gather(d.given(2), d.dims(kept), axis=0) if len(kept) < len(axes) else d.given(2)
+    on = tuple(axes[k] for k in kept)
+    fractions = d.b.op("scale_fractions", wanted, exact=int(d.op.name == EXACT))
+    extents = d.b.op("scaled_extents", x, fractions, axes=on)
+    sizes = d.sizes(extents, [d.symbol() for _ in on])
+    return d.b.op(SCALED, x, None, fractions, sizes, n_results=1, **{**vars(d.op.a), "axes": on})
+
+
+Rule = Callable[[Decision], Value | None]
 _RULES: Mapping[str, Rule] = {
     "Slice": _slice, "Pad": _pad, "Range": _range, "Expand": _expand, "Reshape": _reshape, "Tile": _of_sizes(1),
     "ConstantOfShape": _of_sizes(0), "TopK": _of_sizes(1), "OneHot": _of_sizes(1), "AffineGrid": _of_sizes(1),
     "CenterCropPad": _of_sizes(1), "HannWindow": _of_sizes(0), "HammingWindow": _of_sizes(0),
     "BlackmanWindow": _of_sizes(0), "STFT": _of_sizes(1, 3), "MaxUnpool": _of_sizes(2),
-    "Split": _of_sizes(1), "Resize": _of_sizes(3), EXACT: _of_sizes(3), "DFT": _of_sizes(1),
+    "Split": _of_sizes(1), "Resize": _resize, EXACT: _resize, "DFT": _of_sizes(1),
     "MelWeightMatrix": _of_sizes(0, 1, alike=(2,)), "Col2Im": _of_sizes(1),
 }  # fmt: skip
