@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import field, replace
 from graphlib import TopologicalSorter
-from html import escape
 from pathlib import Path
 
 import numpy as np
@@ -64,6 +63,8 @@ class Module:
 
     def _repr_html_(self) -> str:
         """HTML for notebooks: the text without its weights, truncated if it is long."""
+        from html import escape  # imported here, since its table of entities takes 2 ms
+
         lines = module_text(self, weights="none").splitlines()
         left = f"\n... {len(lines) - _SHOWN} more lines" if len(lines) > _SHOWN else ""
         return f"<pre>{escape(chr(10).join(lines[:_SHOWN]) + left)}</pre>"

@@ -218,7 +218,8 @@ def product_in_pairs(r: Reduce) -> Binary | None:
 
 def reduce_axes(e: Expr) -> tuple[Axis, ...]:
     """The axes of all reductions inside `e`."""
-    return tuple(a for n in of_kind(Reduce, e) for a in n.axes)
+    found = of_kind(Reduce, e)
+    return tuple(a for n in found for a in n.axes) if found else ()
 
 
 class Tensor:

@@ -90,7 +90,7 @@ def _absorb(op: Op, x: Value | None, factor: np.ndarray, shift: np.ndarray, rw: 
     dtype = w.data.dtype
     scaled: Value = w
     if not np.all(factor == 1):
-        scaled = b.constant(_scaled(w.data, factor, maker, channels).astype(dtype))
+        scaled = b.constant(_scaled(w.data, factor, maker, channels).astype(dtype, copy=False))
     made = b.op(maker.name, data, scaled, b.constant(np.ascontiguousarray(total.astype(dtype))), **maker.attrs)
     made.defining_op.loc = maker.loc
     rw.replace(op, [made])

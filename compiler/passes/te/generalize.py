@@ -324,7 +324,7 @@ class _Sizes:
 
     def _lifted(self, e: Expr, s: AnyStage, near: Expr) -> Expr:
         """Index arithmetic with sizes instead of numbers that are sizes, of the axes that it uses where these have them."""
-        if not any(map(_number, walk(e))):
+        if isinstance(e, Index) or not any(map(_number, walk(e))):
             return e
         own = [(n.name, -1) for n in of_kind(Index, e)]
         done = {id(m) for n in loads(e) for i in n.index for m in walk(i)}  # with sizes of their own already

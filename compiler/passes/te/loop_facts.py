@@ -200,13 +200,13 @@ class _Walk:
         if not axis:
             return set()
         moving = {axis}  # axes whose positions depend on it
+        axes = {t.name: t.axes for t in self.f.stages}
         for s in reversed(self.f.stages):
             inner = s.over if isinstance(s, Scatter) else reduce_axes(s.expr)
             if isinstance(s, Scatter) and moving & {a.name for a in (*s.axes, *inner)}:
                 return set()
             for n in loads(*s.exprs):
-                read = next((t for t in self.f.stages if t.name == n.source), None)
-                for a, i in zip(read.axes if read is not None else (), n.index, strict=False):
+                for a, i in zip(axes.get(n.source, ()), n.index, strict=False):
                     if any(x.name in moving for x in of_kind(Index, i)):
                         moving.add(a.name)
         return {s.name for s in self.f.stages if s.name != stage and moving.isdisjoint(a.name for a in s.axes)}
