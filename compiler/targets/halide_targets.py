@@ -1,8 +1,9 @@
-"""What Halide targets consist of: `arch-bits-os-feature-..`, or `host-feature-..`."""
+"""What Halide targets consist of: `arch-bits-os-feature-..` in any order, or `host-feature-..`."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from occ.compiler.diagnostics import closest, error
 
@@ -28,18 +29,25 @@ FEATURES = tuple(_FEATURES.split())
 _WIDTH = re.compile("vector_bits_[1-9][0-9]{0,3}")
 
 
-def check_halide_target(name: str) -> None:
-    """Reject a Halide target that Halide does not know, before a kernel is compiled for it.
+def in_order(name: str) -> str:
+    """A Halide target with its machine first, as arch-bits-os: Halide accepts its parts in any order.
 
     Raises:
-        CompileError: OCC0603.
+        CompileError: OCC0603 Halide does not know it, which is said before a kernel is compiled for it.
     """
     parts = name.split("-")
-    of_host = parts[0] == "host"
-    machine, features = (parts[:1], parts[1:]) if of_host else (parts[:3], parts[3:])
-    known = (_ARCHES, _BITS, _SYSTEMS)
-    if not of_host and (len(machine) < 3 or any(p not in k for p, k in zip(machine, known, strict=True))):
+    machine = parts[:1] if parts[0] == "host" else [_one_of(known, parts) for known in (_ARCHES, _BITS, _SYSTEMS)]
+    if "" in machine:
         meant = "`host`, or arch-bits-os such as x86-64-linux; then features, such as x86-64-linux-avx2-fma"
         raise error("OCC0603", f"option `halide.target` is `{name:.80}`, which does not name a machine", help=meant)
+    features = list(parts)
+    for part in machine:
+        features.remove(part)
     if odd := [p for p in features if p not in FEATURES and not _WIDTH.fullmatch(p)]:
         raise error("OCC0603", f"option `halide.target` has no feature `{odd[0]:.80}`", help=closest(odd[0], FEATURES))
+    return "-".join([*machine, *features])
+
+
+def _one_of(known: Sequence[str], parts: Sequence[str]) -> str:
+    """The first part that is known; empty if none is."""
+    return next((p for p in parts if p in known), "")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Literal, Self
 
 from occ.compiler.diagnostics import error
 from occ.compiler.objects.processors import PROCESSORS, default_target
-from occ.compiler.targets.halide_targets import check_halide_target
+from occ.compiler.targets.halide_targets import in_order
 from occ.compiler.targets.machine import Machine, machine_of
 from occ.compiler.targets.option import Options, option
 from occ.runtime.dataclass import dataclass
@@ -90,7 +91,8 @@ class NativeOptions(JitOptions):
 
     def read(self, target: str, given: Mapping[str, str]) -> Self:
         """These options with the given values; the processor is OCC_TARGET_CPU's if none is given."""
-        return super().read(target, {"halide.target": default_target(), **given})
+        made = super().read(target, {"halide.target": default_target(), **given})
+        return replace(made, halide_target=in_order(made.halide_target))
 
     def check(self) -> None:
         """Reject a Halide target that is none too, such as a processor's name."""
@@ -98,7 +100,6 @@ class NativeOptions(JitOptions):
         if (name := self.halide_target) in PROCESSORS:
             meant = f"`--target-cpu {name}`, which is short for `-C halide.target={PROCESSORS[name]}`"
             raise error("OCC0603", f"option `halide.target` names the processor `{name}`, no Halide target", help=meant)
-        check_halide_target(name)
 
     @property
     def quick(self) -> bool:
