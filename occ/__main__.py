@@ -1,5 +1,17 @@
-"""`python -m occ`: the `occ` command without its script."""
+"""`python -m occ`, and what the script `occ` calls."""
 
-from occ.cli import main
+import sys
 
-main()
+
+def main() -> None:
+    """Run the `occ` command; an interrupt while it is still imported says nothing."""
+    try:
+        from occ.cli import main as run
+
+        run()
+    except KeyboardInterrupt:
+        sys.exit(130)
+
+
+if __name__ == "__main__":
+    main()

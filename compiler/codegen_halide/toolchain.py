@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
+import atexit
 import os
 import shlex
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
+from threading import Thread, current_thread
 
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.runtime.dataclass import dataclass
 
+_GRACE = 2.0  # seconds that a thread has to remove its files
 CANDIDATES = ("g++", "c++", "clang++")
 _INSTEAD = ", or build with `-O1` or `-t cpu-jit`, which need none"
 
@@ -173,6 +178,41 @@ def toolchain() -> Toolchain:
     return Toolchain(cxx, halide, found)
 
 
+_running: dict[subprocess.Popen[str], Thread] = {}  # commands, and the threads that wait for them
+
+
+def _started(command: Sequence[str], where: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
+    # In a group: a compiler has processes of its own, which would go on without it.
+    process = subprocess.Popen(
+        command,
+        cwd=where,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        errors="replace",
+        env=env,
+        start_new_session=True,
+    )
+    _running[process] = current_thread()
+    return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """End a command with its children, and wait for it."""
+    if _running.pop(process, None) is not None:
+        with suppress(ProcessLookupError):
+            os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+
+@atexit.register
+def _end_all() -> None:
+    """End what background threads run, and let them remove their files."""
+    for process, thread in list(_running.items()):
+        _end(process)
+        thread.join(_GRACE)
+
+
 def run_all(
     commands: Sequence[Sequence[str]], where: Path, *, lines: int = 12, env: Mapping[str, str] | None = None
 ) -> None:
@@ -183,30 +223,17 @@ def run_all(
     Raises:
         CompileError: OCC0403 one fails; its command line and output are in the notes.
     """
-    running = [
-        (
-            c,
-            subprocess.Popen(
-                c,
-                cwd=where,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.STDOUT,
-                text=True,
-                errors="replace",
-                env={**os.environ, **(env or {})},
-            ),
-        )
-        for c in commands
-    ]
+    running = [(c, _started(c, where, {**os.environ, **(env or {})})) for c in commands]
     failed: CompileError | None = None
     try:
         for command, process in running:
             output, _ = process.communicate()
+            _running.pop(process, None)
             if process.returncode and failed is None:
                 failed = _failure(command, process.returncode, output, lines)
     except BaseException:
         for _, process in running:
-            process.kill()
+            _end(process)
         raise
     if failed is not None:
         raise failed

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 import sys
 from importlib import import_module
 
@@ -110,11 +111,16 @@ def _complete() -> None:
 
 def main() -> None:
     """Entry point of the `occ` command. Exit codes: docs/cli.md."""
-    from occ.cli.console import guarded
+    from occ.cli.console import TERMINATED, Terminated, guarded, terminate
 
+    if signal.getsignal(signal.SIGTERM) is signal.SIG_DFL:
+        signal.signal(signal.SIGTERM, terminate)
     if VARIABLE in os.environ:
         _complete()
     gc.set_threshold(_YOUNG)
-    code = guarded(lambda: cli.main(standalone_mode=False))
+    try:
+        code = guarded(lambda: cli.main(standalone_mode=False))
+    except Terminated:
+        code = TERMINATED
     gc.freeze()  # the interpreter searches for cycles as it ends, which would be a fifth of a small build
     sys.exit(code)

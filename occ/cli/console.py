@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+import signal
 import sys
 import tempfile
 import traceback
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from occ.compiler.diagnostics import Diagnostic
     from occ.runtime.session import Session
 
-USAGE, INTERNAL, INTERRUPTED = 2, 70, 130
+USAGE, INTERNAL, INTERRUPTED, TERMINATED = 2, 70, 130, 143
 WIDTH = 80  # columns of tables and lists
 _COLORS = {"error": "red", "warning": "yellow"}
 
@@ -99,6 +100,16 @@ def progress() -> Generator[Callable[[str], None]]:
 
     with Console(stderr=True).status("") as status:
         yield status.update
+
+
+class Terminated(BaseException):
+    """SIGTERM, as an exception: compilers that run are ended, and temporary files removed."""
+
+
+def terminate(number: int, _: object) -> None:
+    """A handler of SIGTERM; a second one ends the process at once."""
+    signal.signal(number, signal.SIG_DFL)
+    raise Terminated
 
 
 def guarded(run: Callable[[], Any]) -> int:

@@ -115,3 +115,46 @@ def test_killed_builds(place: Place) -> None:
         place.check()
     assert place.build()[0] == 0
     place.check()
+
+
+@pytest.mark.parametrize(("how", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_compiler_ends_with_the_build_that_started_it(how: int, code: int, place: Place, tmp_path: Path) -> None:
+    """It left g++ behind for a minute, with its temporary folder."""
+    pytest.importorskip("halide")
+    compiler, children = tmp_path / "slow-g++", tmp_path / "children"
+    compiler.write_text(
+        f'#!/bin/sh\ncase "$*" in --version) echo slow; exit;; esac\nsleep 300 & echo $! >> {children}; wait\n'
+    )
+    compiler.chmod(0o755)
+    command = [sys.executable, "-m", "occ", "build", place.model, "-t", "cpu", "-o", place.made]
+    env = os.environ | {"OCC_CACHE_DIR": os.fspath(place.cache), "OCC_CXX": os.fspath(compiler)}
+    building = subprocess.Popen(
+        command,
+        env=env,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )
+    while not children.exists() or not children.read_text().endswith("\n"):
+        assert building.poll() is None
+        time.sleep(0.05)
+    building.send_signal(how)
+    _, said = building.communicate(timeout=120)
+    assert (building.returncode, said.strip()) == (code, "interrupted" if how == signal.SIGINT else "")
+    last = time.monotonic() + 20  # whoever adopts the children takes a moment to notice
+    while left := [pid for pid in children.read_text().split() if Path("/proc", pid).exists()]:
+        assert time.monotonic() < last, left
+        time.sleep(0.05)
+    assert not list((place.cache / "tmp").iterdir())
+
+
+def test_an_interrupt_before_the_command_is_imported_says_nothing(tmp_path: Path) -> None:
+    (tmp_path / "click.py").write_text("raise KeyboardInterrupt")
+    ran = subprocess.run(
+        [sys.executable, "-m", "occ", "--version"],
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([os.fspath(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
