@@ -17,7 +17,7 @@ REASONS: Mapping[str, str] = {
     **dict.fromkeys(("GridSample linear", "GatherElements"), _LOADS),
     "TopK of a vocabulary": "Keys are written, and counted digit by digit; onnxruntime keeps a heap in one pass.",
     "TopK of 100": "As for a vocabulary.",
-    **dict.fromkeys(("MaxPool", "AveragePool"), "Of symbolic size, in half vectors; those that reach over the border are gathered element by element."),
+    "AveragePool": "Of symbolic size, in half vectors; each sum is divided by a number of taps.",
     "Compress": "Flags are counted first, and each row is a copy of its own, into memory for all rows.",
     "Attention": "Of symbolic length: keys are in chunks that fit any length.",
     "ms QLinearGlobalAveragePool": "Bytes are widened to 32 bits before they are added.",

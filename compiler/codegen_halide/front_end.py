@@ -33,6 +33,7 @@ def front_end() -> dict[str, str]:
         "te.h",
         "wraps.h",
         "arithmetic.h",
+        "border_loads.h",
         "fetch_ahead.h",
         "fetch_beyond.h",
         "byte_pairs.h",

@@ -56,9 +56,15 @@ def _atom_text(atom: dim.Atom, *, wide: bool) -> str:
 @cache
 def is_counted(d: Dim) -> bool:
     """Whether a dim certainly fits in 32 bits if its symbols are sizes that kernels can use."""
-    endless = [s for s in dim.symbols(d).values() if s.hi is None or dim.upper(s.hi) == math.inf]
-    bounded = dim.substitute(d, {s.name: dim.symbol(s.name, s.lo, MOST_COUNTED, s.divisible_by) for s in endless})
+    bounded = _counted(d)
     return dim.lower(bounded) >= -(2**31) and dim.upper(bounded) < 2**31
+
+
+def _counted(d: Dim) -> Dim:
+    """A dim of symbols that end where kernels cannot count further: sizes, and with them the positions of axes."""
+    endless = [s for s in dim.symbols(d).values() if s.hi is None or dim.upper(s.hi) == math.inf]
+    most = {s.name: MOST_COUNTED if s.hi is None else min(MOST_COUNTED, dim.upper(_counted(s.hi))) for s in endless}
+    return dim.substitute(d, {s.name: dim.symbol(s.name, s.lo, int(most[s.name]), s.divisible_by) for s in endless})
 
 
 def literal_text(value: object, dtype: DType) -> str:

@@ -137,6 +137,7 @@ def test_every_source_of_the_package_is_listed():
         "te.cpp",
         "wraps.h",
         "arithmetic.h",
+        "border_loads.h",
         "fetch_ahead.h",
         "fetch_beyond.h",
         "byte_pairs.h",

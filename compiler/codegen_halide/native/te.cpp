@@ -12,6 +12,7 @@
 #define HALIDE_ELF_H
 #include "Halide.h"
 #include "arithmetic.h"
+#include "border_loads.h"
 #include "fetch_ahead.h"
 #include "fetch_beyond.h"
 #include "byte_pairs.h"
@@ -382,6 +383,7 @@ void compile(const char *name, const char *directory, const char *target) {
             const bool has_avx512 = Halide::Target(target).has_feature(Halide::Target::AVX512);
             if (pitch_of_run && !panels.empty() && (has_avx512 || has_transform)) keep_order_of_instructions();
             pipeline.add_custom_lowering_pass(new whole::DenseRows());
+            pipeline.add_custom_lowering_pass(new whole::BorderLoads(Halide::Target(target)));
             pipeline.add_custom_lowering_pass(new whole::BytePairs(fitting_pairs));
             pipeline.add_custom_lowering_pass(new whole::LaneSums());
             if (!has_avx512) pipeline.add_custom_lowering_pass(new whole::WholeVectors());

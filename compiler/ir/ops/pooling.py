@@ -4,13 +4,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
 from math import inf
+from operator import add, mul
 from types import SimpleNamespace
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir import dim
 from occ.compiler.ir.dim import Dim
-from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.dtype import I64, DType
 from occ.compiler.ir.operator.random_shapes import picture
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.window import Window, window_of
@@ -116,30 +118,32 @@ class AveragePool:
         acc = t.sum(shape, win.kernel, lambda *i: f.in_acc(padded[(*i[:2], *win.position(i[2 : 2 + n], i[2 + n :]))]))
 
         def mean(*i: Expr) -> Expr:
-            return cast(x.dtype, acc[i] / cast(acc.dtype, _taps_inside(x, win, i[2:], include_pad=a.count_include_pad)))
+            return cast(x.dtype, acc[i] / _taps_inside(x, win, i[2:], acc.dtype, include_pad=a.count_include_pad))
 
         return t.map(shape, mean, name="average_pool")
 
 
-def _taps_inside(x: Tensor, win: Window, pos: Sequence[Expr], *, include_pad: int) -> Expr:
-    count: Expr = literal(1, I64)
+def _taps_inside(x: Tensor, win: Window, pos: Sequence[Expr], dtype: DType, *, include_pad: int) -> Expr:
+    """The number of taps of a window that count, as a float.
+
+    It is a product of floats: as a product of integers it became a polynomial of all positions, which took half of the
+    time of a pool.
+    """
+    known, counts = 1, list[Expr]()
     for k, o in enumerate(pos):
         low: Dim = 0 if include_pad else win.before[k]
         high = win.before[k] + x.shape[2 + k] + (win.after[k] if include_pad else 0)
         last = (win.out[k] - 1) * win.strides[k] + (win.kernel[k] - 1) * win.dilations[k]
         if low == 0 and dim.is_positive(high - last):
-            count = count * win.kernel[k]
-            continue
-        if win.dilations[k] == 1:
+            known *= win.kernel[k]
+        elif win.dilations[k] == 1:
             start = o * win.strides[k]
-            count = count * (minimum(start + win.kernel[k], high) - maximum(start, low))
-            continue
-        inside: Expr = literal(0, I64)
-        for tap in range(win.kernel[k]):
-            at = o * win.strides[k] + tap * win.dilations[k]
-            inside = inside + cast(I64, (at >= low) & (at < high))
-        count = count * inside
-    return count
+            counts.append(minimum(start + win.kernel[k], high) - maximum(start, low))
+        else:
+            taps = (o * win.strides[k] + tap * win.dilations[k] for tap in range(win.kernel[k]))
+            counts.append(reduce(add, (cast(I64, (at >= low) & (at < high)) for at in taps)))
+    factors = [cast(dtype, n) for n in counts]
+    return reduce(mul, factors if factors and known == 1 else [literal(known, dtype), *factors])
 
 
 @op("LpPool", sample=picture, writes="first")

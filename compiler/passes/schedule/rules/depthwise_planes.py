@@ -59,7 +59,7 @@ def tile_of_planes(s: TeStage, acc: TeStage, facts: ScheduleFacts) -> tuple[int,
     height, width, machine = s.axes[-2].extent, s.axes[-1].extent, facts.machine
     # The border is in memory: full vectors cross none.
     full = machine.lanes(max(element_bits(acc), element_bits(s)), width)
-    lanes = full if isinstance(width, int) or facts.full_vector else lanes_along(s, acc, machine)
+    lanes = full if isinstance(width, int) or facts.full_vector else lanes_along(s, acc, facts)
     rows = _ROWS if is_small_window(acc) else 2 * _ROWS
     rows = rows if machine.registers >= 32 else rows // 2
     return lanes, min(rows, height) if isinstance(height, int) else rows

@@ -14,6 +14,7 @@ from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits
 from occ.compiler.targets.machine import Machine
 
 _UNROLLED = 16  # taps that are unrolled
+LONG_ROW = 3  # vectors; in vectors of shorter rows too many elements are beyond a border, or computed twice
 
 
 def planar_window(f: TeFunc, machine: Machine) -> TeFunc | Declined:
@@ -36,7 +37,7 @@ def planar_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     (acc,) = sums
     rows = _rows(acc, facts)
     width = s.axes[-1].extent
-    lanes = 1 if may_be_short(width, facts) else lanes_along(s, acc, facts.machine)
+    lanes = 1 if may_be_short(width, facts) else lanes_along(s, acc, facts)
     out = StageSchedule(s)
     *outer, y, x = out.axes
     xo, xi = out.split(x, lanes, tail(width, lanes))
@@ -56,14 +57,12 @@ def planar_loops(s: AnyStage, facts: ScheduleFacts) -> Directives | Declined:
     return made
 
 
-def lanes_along(s: TeStage, acc: TeStage, machine: Machine) -> int:
-    """Vector width along the rows: half if rows are short or of symbolic length.
-
-    In vectors that reach over a border, elements are gathered one by one.
-    """
-    width, whole = s.axes[-1].extent, machine.lanes(32)
-    lanes = machine.lanes(max(element_bits(acc), element_bits(s)), width)
-    return min(lanes, whole if isinstance(width, int) and width >= 3 * whole else machine.lanes(64))
+def lanes_along(s: TeStage, acc: TeStage, facts: ScheduleFacts) -> int:
+    """Vector width along the rows: half if rows are short, or of symbolic length and not known to be long."""
+    width, machine = s.axes[-1].extent, facts.machine
+    lanes, whole = machine.lanes(max(element_bits(acc), element_bits(s)), width), machine.lanes(32)
+    is_long = width >= LONG_ROW * whole if isinstance(width, int) else facts.full_vector
+    return min(lanes, whole if is_long else machine.lanes(64))
 
 
 def is_along_rows(acc: TeStage) -> bool:
@@ -79,7 +78,7 @@ def is_along_rows(acc: TeStage) -> bool:
 def _line(rows: TeStage, down: TeStage, root: str, level: Loop, facts: ScheduleFacts) -> Directives:
     """Rows of column results, a vector of columns at a time."""
     columns = rows.axes[-1].extent
-    lanes = lanes_along(rows, down, facts.machine)
+    lanes = lanes_along(rows, down, facts)
     if may_be_short(columns, facts):  # but not shorter than a window: these read nothing past the end of a row
         lanes = min(lanes, 1 << max(int(lower(columns)), 1).bit_length() - 1)
     out = StageSchedule(rows).compute_at(root, level)

@@ -17,7 +17,7 @@ from occ.compiler.passes.schedule.rules.depthwise_planes import (
     tile_of_planes,
 )
 from occ.compiler.passes.schedule.rules.packed_contraction import product_loops
-from occ.compiler.passes.schedule.rules.planar_window import lanes_along, planar_loops, planar_window
+from occ.compiler.passes.schedule.rules.planar_window import LONG_ROW, lanes_along, planar_loops, planar_window
 from occ.compiler.passes.schedule.rules.window import SHORT_STRIP, column_sums, window, window_loops
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, facts_of
 from occ.compiler.passes.schedule.variants.variant import with_variant
@@ -62,18 +62,22 @@ def full_tile_planes(f: TeFunc, machine: Machine) -> TeFunc | Declined:
 
 
 def _with_planes(f: TeFunc, s: TeStage, loops: Callable[..., Directives | Declined], facts: ScheduleFacts) -> TeFunc:
-    """Variants for rows of at least half a vector, and for large windows in planes of a whole one."""
+    """Variants for rows of at least half a vector, and for longer ones.
+
+    Whole vectors are for large windows by channel, where a row has one, and for pools of long rows.
+    """
     (acc,) = facts.reductions(s)
     machine, inside, made = facts.machine, _inside(s, facts), f
     is_depthwise = _rule_of(s, f) == depthwise_planes.__name__
 
     def test(full_vector: bool) -> AtMost:
+        asked = replace(facts, full_vector=full_vector)
         if not is_depthwise:
-            return AtMost(lanes_along(s, acc, machine), s.axes[-1].extent)
-        tile = tile_of_planes(s, acc, replace(facts, full_vector=full_vector))
+            return AtMost(lanes_along(s, acc, asked) * (LONG_ROW if full_vector else 1), s.axes[-1].extent)
+        tile = tile_of_planes(s, acc, asked)
         return AtMost(max(tile), minimum(s.axes[-1].extent, s.axes[-2].extent))  # one comparison for both sides
 
-    kinds = (False, True) if is_depthwise and not is_small_window(acc) else (False,)
+    kinds = (False,) if is_depthwise and is_small_window(acc) else (False, True)
     for asked, full_vector in {test(k): k for k in kinds}.items():  # of two that ask the same, the wider
         wide = lambda x, alone, full=full_vector: loops(
             x, ScheduleFacts(alone, machine, full_tile=True, full_vector=full)
