@@ -17,7 +17,7 @@ from occ.compiler.ir.ops.own.winograd import (
     points_of,
     transformed_weight,
 )
-from occ.compiler.passes.methods.winograd.schedule import block_of
+from occ.compiler.passes.methods.winograd.blocks import block_of
 from occ.runtime.session import Session
 
 SHAPES = [(56, 64, 64), (28, 128, 128), (14, 256, 256), (7, 512, 512), (13, 48, 80)]

@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+from building import model_of
 from machines import TARGETS
 from onnx import helper, numpy_helper
 
@@ -42,6 +43,19 @@ def test_planes_share_a_kernel() -> None:
     extents = {str(d) for d in m.te[name].params[0].type.dims}
     assert extents == {"4*D0", "4*D1", "16*K"}
     assert "int64_t" not in generator(m.te[name]), "tests for the border are of ints, as positions are"
+
+
+@pytest.mark.parametrize(("height", "fetched"), [(900, True), (20, False)], ids=["in memory", "in cache"])
+def test_tiles_of_a_large_plane_are_fetched_ahead(height: int, fetched: bool) -> None:
+    """No number of tiles below 28 divides 41: blocks differ, and have memory for the same number of tiles."""
+    w = np.ones((64, 64, 3, 3), np.float32)
+    size = f"float[n, 64, {height}, 161]"
+    text = f"g ({size} x) => ({size} y) {{ y = Conv <pads = [1, 1, 1, 1]> (x, k) }}"
+    options = {"optimize": "2", "halide.target": TARGETS["x86-64-v4"]}
+    m = Compilation(model_of(text, {"k": w}), Settings("cpu", options=options)).advance("scheduled")
+    (f,) = (f for name, f in m.te.items() if name.startswith("winograd"))
+    assert [d.args for d in f.schedule if d.call == "fetch_beyond"] == ([("p0", 2048, 0)] if fetched else [])
+    assert [d.args[1] for d in f.schedule if d.call == "bound_storage"] == [21, 21]
 
 
 @pytest.mark.toolchain

@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-from math import ceil
-
-from occ.compiler.ir.dim import Dim, ceildiv, floordiv, maximum, minimum
+from occ.compiler.ir.dim import Dim, ceildiv, maximum, minimum, product
 from occ.compiler.ir.te.expr import Load
-from occ.compiler.ir.te.function import TeFunc, TeStage
+from occ.compiler.ir.te.function import TeFunc, TeStage, loads
 from occ.compiler.ir.te.roles import PAD, WINOGRAD
 from occ.compiler.ir.te.schedule import Directive
 from occ.compiler.ir.te.stage_schedule import Loop, StageSchedule
 from occ.compiler.ir.te.walks import walk
+from occ.compiler.passes.methods.winograd.blocks import PLANE, POINTS, TOGETHER, block_of, rows_of
 from occ.compiler.passes.rules.schedule_rule import Declined
 from occ.compiler.passes.schedule.prefetch import fetch_ahead
 from occ.compiler.passes.schedule.stage_facts import ScheduleFacts, element_bits, facts_of, stages_by_role
 from occ.compiler.targets.machine import Machine
 from occ.runtime.dataclass import dataclass
 
-# With symbolic sizes, 5 tiles of a plane are computed together, since results of an incomplete last group are
-# discarded. With 7 the sums are 3 % faster, but a whole 10x10 plane 1.3, 20x20 1.12 and 80x80 1.15 times as slow.
-_TOGETHER = 5
-_POINTS = 36  # of a tile with taps along both axes
 _MOST_TILES = 49  # of a block of such tiles, if their numbers are known
 # Tiles multiplied together in a kernel for any plane: slider and ResNet-50 run as fast as with kernels for one plane, a
 # fixed nudenet takes 1.02; with 8, a UNet would take 1.06 (Zen 4).
 _MOST_ROWS = 7
-_PLANE = 30  # tiles of a plane that form one block, and of its rows: 20x20 has 25
+# Bytes beyond a tile's input that are fetched while it is transformed: hardware prefetchers cannot follow rows of a few
+# positions. DNSMOS, Zen 4, 164 --> 153 ms; ResNet-50, a UNet and ESPCN, whose planes blocks divide, 0.99 of the time.
+_AHEAD = 2048
 _FEW_TILES = 25  # 7x7 (2x2 tiles) is 1.1 times as fast with a copy of its input, 14x14 equally fast, 20x20 0.93 times
 
 
@@ -74,22 +71,21 @@ class _Winograd:
         self.block_x, self.block_y = block_of(self.across, self.down, channels, points)
         *_, y, x, _ = (a.extent for a in root.axes)
         self.tall, self.broad = (_outputs(size, tiles) for size, tiles in ((y, self.down), (x, self.across)))
-        # One kernel for all planes of whole tiles: how many, of the plane and of blocks, are values of the call.
-        whole = (y, x) == (self.tall * self.down, self.broad * self.across) and self._even
         tiles, rows = self.across * self.down, self._tile_rows
-        large = isinstance(tiles, int) and tiles >= _FEW_TILES and rows <= _MOST_ROWS
-        self.uniform = points == _POINTS and whole and large and self._block % rows == 0
+        # A border is stored only for small planes, where most tests would be of outside positions. Elsewhere testing
+        # positions, once per vector of channels, is cheaper than copying the input.
+        self.few = isinstance(tiles, int) and tiles < _FEW_TILES
+        self.pads = [s for s in facts.f.stages if isinstance(s, TeStage) and s.role == PAD]
+        # One kernel for all planes of whole tiles: how many, of the plane and of blocks, are values of the call.
+        self.whole = (y, x) == (self.tall * self.down, self.broad * self.across)
+        large = isinstance(tiles, int) and not self.few and rows <= _MOST_ROWS
+        self.uniform = points == POINTS and self.whole and self._even and large and self._block % rows == 0
 
     def directives(self) -> list[Directive]:
         out = StageSchedule(self.root)
         at = self._result(out)
         made = [*out.directives, *self._input(at.block), *self._products(at.panel), *self._output(at.tile)]
-        # A border is stored only for small planes, where most tests would be of outside positions. Elsewhere testing
-        # positions, once per vector of channels, is cheaper than copying the input.
-        tiles = self.across * self.down
-        few = isinstance(tiles, int) and tiles < _FEW_TILES
-        pads = [s for s in self.facts.f.stages if isinstance(s, TeStage) and s.role == PAD and few]
-        for s in pads:
+        for s in self.pads if self.few else ():
             made += self._border(s)
         return made
 
@@ -167,7 +163,21 @@ class _Winograd:
         s.reorder(k, e, j)
         s.vectorize(k, self.channels) if vectors else self._vectorise(s, half)
         s.unroll(j).unroll(e)
+        for name in sorted(self._streamed(half)):
+            s.fetch_beyond(name, _AHEAD, 0)
         return [*v.directives, *s.directives]
+
+    def _streamed(self, reader: TeStage) -> set[str]:
+        """Parameters of f32 that tiles are read from, if a picture is known to be larger than L2.
+
+        Prefetches take 0.08 of the time to compile, and other kernels, which more planes share, gain 0.01 by them.
+        """
+        if self.symbolic or self._even:
+            return set()
+        read = {n.source for s in (reader, *self.pads) for n in loads(s.expr)}
+        operands = [p for p in self.facts.f.params if p.name in read and p.type.dtype.name == "f32"]
+        sizes = {p.name: product(p.type.physical[-3:]) * p.type.dtype.itemsize for p in operands}
+        return {name for name, size in sizes.items() if isinstance(size, int) and size > self.facts.machine.l2_bytes}
 
     def _vectorise(self, s: StageSchedule, stage: TeStage) -> Loop | None:
         """Vectorises along the last axis; returns the loop over vectors of the input, if its channels fill them."""
@@ -212,7 +222,7 @@ class _Winograd:
     @property
     def _block(self) -> int:
         """Maximum tiles in a block."""
-        return self.block_x * self.block_y if isinstance(self.block_y, int) and not self.symbolic else _PLANE
+        return self.block_x * self.block_y if isinstance(self.block_y, int) and not self.symbolic else PLANE
 
     @property
     def _bounded(self) -> bool:
@@ -222,7 +232,8 @@ class _Winograd:
         sum such as (w + 1)//2 - 1, Halide takes each term at a different extreme, and a block would get less memory
         than the kernel uses.
         """
-        return self.uniform or (self.symbolic and (isinstance(self.across, int) or self.across.is_atom))
+        uneven = not self.symbolic and not self._even and not self.whole
+        return self.uniform or uneven or (self.symbolic and (isinstance(self.across, int) or self.across.is_atom))
 
     @property
     def _stored_tiles(self) -> int:
@@ -233,8 +244,8 @@ class _Winograd:
     @property
     def _tile_rows(self) -> int:
         """Tiles whose sums share registers."""
-        most = max(self.facts.machine.accumulators * self.lanes // self.width, 1)
-        return min(self.facts.machine.rows, self._block) or (_TOGETHER if self.symbolic else _rows(self._block, most))
+        most = min(self.facts.machine.rows, self._block) or (self.symbolic and TOGETHER)
+        return most or rows_of(self._block, self.width // self.lanes, self.facts.machine)
 
     @property
     def _even(self) -> bool:
@@ -299,38 +310,3 @@ class _Winograd:
 def _outputs(size: Dim, tiles: Dim) -> int:
     """Outputs of a tile along an axis, given its points and taps."""
     return next(n for n in (4, 2, 1) if ceildiv(size, n) == tiles)
-
-
-def block_of(across: Dim, down: Dim, channels: int, points: int = _POINTS) -> tuple[int, Dim]:
-    """Tiles of a block along x and y: divisors of the counts, or whole planes if they are small.
-
-    If counts are symbolic, a few times as many as are multiplied together. Tiles along one axis have fewer `points`, so
-    more of them fit. Where no divisor is large enough, as of 41 tiles, the last block of a row has a few less: one tile
-    alone would stream all weights (DNSMOS, planes of 900x161: 266 --> 158 ms, Zen 4).
-    """
-    if not isinstance(across, int) or not isinstance(down, int):
-        most = _TOGETHER * (6 if channels <= 128 else 3)
-        rows = 1 if down == 1 else maximum(floordiv(_PLANE, across), 1)
-        return min(across, most) if isinstance(across, int) else most, rows
-    most = 28 if channels <= 128 else 14
-    if points < _POINTS:
-        return _along_one_axis(across, down, most * _POINTS // points)
-    if across <= 7 and down <= 7:
-        return across, down
-    width = max(k for k in range(1, most + 1) if across % k == 0)
-    if width < 7:
-        width = across if across <= 28 else ceil(across / ceil(across / most))
-    return width, 1
-
-
-def _along_one_axis(across: int, down: int, most: int) -> tuple[int, int]:
-    """Blocks of about `most` tiles; the last one may have a few less."""
-    width = ceil(across / ceil(across / most))
-    return width, ceil(down / ceil(down / max(most // width, 1)))
-
-
-def _rows(extent: int, most: int) -> int:
-    """Rows of a register tile that waste least."""
-    if extent <= most:
-        return extent
-    return min(range(most, most // 2, -1), key=lambda t: (-(-extent // t) * t, -t))
