@@ -189,8 +189,8 @@ def _of_equal_op(op: Op, tensors: Sequence[Any]) -> tuple[Type, ...]:
     attrs = tuple(sorted((k, frozen(v)) for k, v in op.attrs.items()))
     operands = tuple(None if x is None else (x.type, x.value) for x in tensors)
     key = (op.spec, attrs, operands, len(op.results), pairs is None, before)
-    if key in _inferred:
-        types, more = _inferred[key]
+    if (found := _inferred.get(key)) is not None:
+        types, more = found
         if pairs is not None:
             pairs += more
         return types
