@@ -14,7 +14,7 @@ REASONS: Mapping[str, str] = {
     "ms CDist": "The rows are loaded once for each tile of distances.",
     **dict.fromkeys(("Conv 3x3 stride 2", "Conv 3x3 dilated", "Conv 1x1"), _PLANES),
     **dict.fromkeys(("Cast float16 to f32", "DynamicQuantizeLinear", "ms QLinearSigmoid"), _MEMORY),
-    **dict.fromkeys(("GridSample linear", "GatherElements"), _LOADS),
+    "GatherElements": _LOADS,
     "TopK of a vocabulary": "Keys are written, and counted digit by digit; onnxruntime keeps a heap in one pass.",
     "TopK of 100": "As for a vocabulary.",
     "AveragePool": "Of symbolic size, in half vectors; each sum is divided by a number of taps.",

@@ -7,6 +7,8 @@ from machines import TARGETS, is_here
 from onnx.reference import ReferenceEvaluator
 
 import occ
+from occ.compiler.driver.compilation import Compilation
+from occ.compiler.driver.settings import Settings
 
 CPU = pytest.param("cpu", marks=pytest.mark.toolchain)
 MACHINES = [
@@ -95,6 +97,15 @@ def test_points_of_a_grid_that_are_no_whole_vectors(machine: str, padding: str, 
     (want,) = ReferenceEvaluator(m).run(None, inputs)
     got = occ.compile(m, "cpu", options={"halide.target": TARGETS[machine]}).run(inputs)["y"]
     np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+def test_neighbours_of_points_are_loaded_in_whole_vectors() -> None:
+    """A table has the points of each neighbour in a row, and positions in 32 bits."""
+    m = model("g (float[1, 3, 7, 9] x, float[1, 5, 12, 2] g) => (float[1, 3, 5, 12] y) { y = GridSample(x, g) }")
+    (f,) = Compilation(m, Settings("cpu", cache=False)).advance("lowered").te.values()
+    tables = [s for s in f.stages if s.name.startswith(("index", "weight"))]
+    assert [s.shape[0] for s in tables] == [2] * 4
+    assert {s.dtype.bits for s in tables} == {32}
 
 
 @pytest.mark.toolchain

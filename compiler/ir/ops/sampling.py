@@ -10,7 +10,7 @@ from operator import add
 
 from occ.compiler.diagnostics import Invalid
 from occ.compiler.ir.dim import Dim, floordiv
-from occ.compiler.ir.dtype import I64
+from occ.compiler.ir.dtype import I32, I64
 from occ.compiler.ir.operator.ranks import length_of
 from occ.compiler.ir.operator.spec import op
 from occ.compiler.ir.ops.movement import flatten, static_dims, unflatten
@@ -42,22 +42,38 @@ def tap_weight(tap: Expr, d: Expr, taps: int) -> Expr:
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Position (-1 if there is no pixel) and weight of each neighbour along one axis, `[..., taps]`."""
+    """Position, -1 if there is no pixel, and weight of each neighbour along an axis, `[..., taps]` or `[taps, ...]`."""
 
     index: Tensor
     weight: Tensor
 
 
 def neighbours(t: Builder, at: Tensor, taps: int, bounded: Callable[[Expr], Expr]) -> Neighbours:
-    """The pixels around the positions `at`; `bounded` clamps a position or makes it -1."""
+    """The pixels around the positions `at`, `[..., taps]`; `bounded` clamps a position or makes it -1."""
     shape = (*at.shape, taps)
-
-    def low(i: Sequence[Expr]) -> Expr:
-        return call("floor", at[tuple(i[:-1])])
-
-    index = t.map(shape, lambda *i: bounded(cast(I64, low(i)) + i[-1] - (taps // 2 - 1)), name="index")
-    weight = t.map(shape, lambda *i: tap_weight(i[-1], at[i[:-1]] - low(i), taps), name="weight")
+    index = t.map(shape, lambda *i: bounded(_place(at, i[:-1], i[-1], taps)), name="index")
+    weight = t.map(shape, lambda *i: _weight(at, i[:-1], i[-1], taps), name="weight")
     return Neighbours(index, weight)
+
+
+def neighbours_first(t: Builder, at: Tensor, taps: int, bounded: Callable[[Expr], Expr]) -> Neighbours:
+    """The same as `[taps, ...]`, positions in 32 bits.
+
+    An expression that reads all neighbours of a point in vectors of points loads whole vectors of them. GridSample of
+    64 channels of 32x32: 155 --> 133 us (Zen 4), 213 --> 125 (AVX2).
+    """
+    shape = (taps, *at.shape)
+    index = t.map(shape, lambda tap, *i: cast(I32, bounded(_place(at, i, tap, taps))), name="index")
+    weight = t.map(shape, lambda tap, *i: _weight(at, i, tap, taps), name="weight")
+    return Neighbours(index, weight)
+
+
+def _place(at: Tensor, i: Sequence[Expr], tap: Expr, taps: int) -> Expr:
+    return cast(I64, call("floor", at[tuple(i)])) + tap - (taps // 2 - 1)
+
+
+def _weight(at: Tensor, i: Sequence[Expr], tap: Expr, taps: int) -> Expr:
+    return tap_weight(tap, at[tuple(i)] - call("floor", at[tuple(i)]), taps)
 
 
 def zero_outside(size: Dim) -> Callable[[Expr], Expr]:
@@ -71,7 +87,8 @@ def weighted(
     """One pixel times its weights, zero if there is none; `at` indexes the neighbours on each axis."""
     index = [n.index[tuple(i)] for n, i in zip(around, at, strict=True)]
     inside = reduce(lambda p, q: p & q, (k >= 0 for k in index))
-    value = reduce(lambda p, q: p * q, (n.weight[tuple(i)] for n, i in zip(around, at, strict=True)), read(index))
+    pixel = read([cast(I64, k) for k in index])
+    value = reduce(lambda p, q: p * q, (n.weight[tuple(i)] for n, i in zip(around, at, strict=True)), pixel)
     return where(inside, value, literal(0, value.dtype))
 
 
@@ -135,13 +152,16 @@ class GridSample:
         if a.mode == "nearest":
             return _nearest(t, x, shape, [(p, bounded(k)) for k, p in enumerate(at)])
         taps = 2 if a.mode == "linear" else 4
-        around = [neighbours(t, p, taps, bounded(k)) for k, p in enumerate(at)]
+        unrolled = taps**n <= _TAPS
+        tables = neighbours_first if unrolled else neighbours
+        around = [tables(t, p, taps, bounded(k)) for k, p in enumerate(at)]
 
         def term(*i: Expr) -> Expr:
             batch, c, out, tap = i[0], i[1], i[2 : 2 + n], i[2 + n :]
-            return weighted(lambda p: cast(dtype, x[(batch, c, *p)]), around, [(batch, *out, k) for k in tap])
+            places = [(k, batch, *out) if unrolled else (batch, *out, k) for k in tap]
+            return weighted(lambda p: cast(dtype, x[(batch, c, *p)]), around, places)
 
-        if taps**n <= _TAPS:
+        if unrolled:
             each = [*product(map(wrap, range(taps)), repeat=n)]
             total = lambda *i: cast(x.dtype, reduce(add, (term(*i, *tap) for tap in each)))
             return t.map(shape, total, name="grid_sample")
