@@ -15,6 +15,7 @@ from onnx import numpy_helper
 import occ
 from occ.compiler.ir.ops.own.quantised_codes import pairs_fit
 from occ.compiler.passes.methods.int8.fitting_pairs import fitting_pairs
+from occ.compiler.passes.methods.int8.paired_channels import matched
 
 RNG = np.random.default_rng(5)
 WITHOUT_VNNI = ("x86-64-v4", "x86-64-v3", "x86-64-v2")
@@ -134,6 +135,53 @@ def test_rows_in_pairs_that_fit(rows: int, large: int) -> None:
 
 def test_uniform_weights_have_no_such_order() -> None:
     assert fitting_pairs(RNG.integers(-128, 128, (64, 256)).astype(np.int8)) is None
+
+
+def test_rows_that_all_fit_with_another() -> None:
+    """Each two of the order fit together at the ends of their range; rows of which one fits with none have no order."""
+    weight = bell(64, 12)
+    weight[:3, 0] = (-128, 127, -128)
+    order = matched(weight)
+    assert order is not None
+    assert sorted(order) == list(range(64))
+    assert not pairs_fit(weight.reshape(-1, 2, 12).swapaxes(1, 2))
+    assert pairs_fit(weight[order].reshape(-1, 2, 12).swapaxes(1, 2))
+    weight[5, :2] = weight[:, 2] = 127
+    assert matched(weight) is None
+
+
+def inverted_residual(weights: dict[str, np.ndarray]) -> onnx.ModelProto:
+    """A block of a MobileNet v2: 8 to 48 channels, a window for each, and sums of 48; scales are powers of two."""
+    text = """(uint8[1, 8, 9, 7] x) => (int32[1, 16, 9, 7] y) {
+        a = QLinearConv (x, sx, z, wa, sa, zw, sy, z, ba)
+        b = QLinearConv <group = 48, pads = [1, 1, 1, 1]> (a, sy, z, wb, sb, zw, sy, z, bb)
+        y = ConvInteger (b, wc, z)
+    }"""
+    made = onnx.parser.parse_model(f'<ir_version: 10, opset_import: ["" : 21]> g {text}')
+    held = weights | {
+        "sx": np.float32(0.5), "sy": np.float32(1), "z": np.uint8(4), "zw": np.int8(0), "sb": np.float32(1 / 256),
+        "sa": np.float32(2) ** RNG.integers(-8, -5, 48).astype(np.float32),
+        "ba": RNG.integers(-3000, 3000, 48, np.int32), "bb": RNG.integers(-3000, 30000, 48, np.int32),
+    }  # fmt: skip
+    made.graph.initializer.extend(numpy_helper.from_array(np.asarray(v), k) for k, v in held.items())
+    return made
+
+
+@pytest.mark.parametrize("machine", WITHOUT_VNNI)
+@pytest.mark.parametrize("is_read_again", [False, True])
+def test_channels_in_pairs_that_fit(machine: str, is_read_again: bool) -> None:
+    """The convolutions before make the channels in another order, if nothing else reads them."""
+    weights = {"wa": bell(48, 8)[..., None, None], "wb": bell(48, 9).reshape(48, 1, 3, 3)}
+    made = inverted_residual(weights | {"wc": np.ascontiguousarray(bell(48, 16).T)[..., None, None]})
+    if is_read_again:
+        made.graph.output.add().CopyFrom(onnx.helper.make_tensor_value_info("b", onnx.TensorProto.UINT8, [1, 48, 9, 7]))
+    options = {"halide.target": TARGETS[machine]}
+    assert ("narrow=1" in str(occ.dump(made, "layout", options=options))) == (not is_read_again)
+    session = opened(occ.build(made, "cpu", options=options), 1)
+    for codes in (np.full((1, 8, 9, 7), 255, np.uint8), RNG.integers(0, 256, (1, 8, 9, 7), np.uint8)):
+        got, wanted = session.run({"x": codes}), onnx.reference.ReferenceEvaluator(made).run(None, {"x": codes})
+        for name, value in zip((o.name for o in made.graph.output), wanted, strict=True):
+            np.testing.assert_array_equal(got[name], value, strict=True)
 
 
 CROSSED = {

@@ -17,6 +17,7 @@ from occ.compiler.passes.layout.narrow_weights import narrowed
 from occ.compiler.passes.methods.int8.byte_weight import byte_weight
 from occ.compiler.passes.methods.int8.crossed_products import crossed_convolution
 from occ.compiler.passes.methods.int8.fitting_pairs import fitting_pairs
+from occ.compiler.passes.methods.int8.paired_channels import paired_channels
 from occ.compiler.passes.methods.int8.round_operands import is_rounded
 from occ.compiler.passes.methods.int8.winograd_products import winograd_convolution
 from occ.compiler.targets.machine import Machine
@@ -54,7 +55,7 @@ def integer_rules(
 ) -> dict[str, tuple[OpRule, ...]]:
     """The rules for integer products with `some` per lane, or as many as the machine adds at once."""
     panel, signed = 2 * machine.lanes(32), machine.signed_bytes
-    in_pairs = not some and machine.int8_dot_width == 2 and not signed
+    in_pairs = _in_pairs(machine, some)
     lanes = _Lanes(some or machine.int8_dot_width, {"signed": 1} if signed else {}, in_pairs, planes)
 
     def convolution(op: Op, rw: Rewriter) -> bool:
@@ -72,6 +73,11 @@ def integer_rules(
     winograds = (by_tiles,) if winograd and in_pairs and not planes else ()
     crossed = (crossed_convolution,) if in_pairs and not planes and machine.vector_bits == _CROSSED else ()
     return {"ConvInteger": (*winograds, *crossed, convolution), "MatMulInteger": (product, activations_dot)}
+
+
+def _in_pairs(machine: Machine, some: int) -> bool:
+    """Whether pairs of products of bytes are summed in 16 bits where they fit."""
+    return not some and machine.int8_dot_width == 2 and not machine.signed_bytes
 
 
 def _convolution(op: Op, rw: Rewriter, lanes: _Lanes) -> bool:
@@ -255,7 +261,8 @@ class UseByteProducts(Pass):
     adds 64 bytes with one instruction: four times the f32 rate. Other x86 processors do so with half as many 16-bit
     integers, to which codes are widened on the way: then lanes hold pairs, not fours; but where any two products of a
     weight fit in 16 bits, as with 7 bits, fours are multiplied as bytes and their pairs summed in 16 bits
-    (`narrow`), of a matrix after its rows were paired so that they fit (`fitting_pairs`). Where they do not, vectors of
+    (`narrow`), of a matrix after its rows were paired so that they fit (`fitting_pairs`), and of a convolution of 1x1
+    after the channels that it reads were (`paired_channels`). Where they do not, vectors of
     256 bits take two products of a convolution by one multiplication (`crossed_products`). ARM multiplies signed by
     signed bytes (`signed`). If there is an instruction for 32 bf16, operands that are bf16 or were rounded to it are
     handled the same way: twice the f32 rate. With pairs, convolutions of 3x3 take Winograd's method (`winograd_dot`):
@@ -277,7 +284,9 @@ class UseByteProducts(Pass):
         rw = Rewriter(m)
         pairs = self.bf16 or ctx.machine.dots_bf16
         rules = integer_rules(ctx.machine, self.some, planes=self.planes, winograd=self.winograd)
-        changes = rw.apply({**rules, **(BF16_RULES if pairs and not self.planes else {})})
+        in_pairs = _in_pairs(ctx.machine, self.some) and not self.planes
+        changes = rw.apply({"ConvInteger": (paired_channels,)}) if in_pairs else 0
+        changes += rw.apply({**rules, **(BF16_RULES if pairs and not self.planes else {})})
         erase_dead(m)
         m.drop_unused_weights()
         return finish(rw, ctx, changes)
