@@ -13,7 +13,7 @@ from occ.compiler.interp.value_types import is_of_a_run, type_problem
 from occ.compiler.ir.build_te import build_te, parameters
 from occ.compiler.ir.builder import GraphBuilder, expand_composite
 from occ.compiler.ir.deferred import is_deferred
-from occ.compiler.ir.dim import Sym, evaluate, symbols
+from occ.compiler.ir.dim import Dim, Sym, evaluate, symbols
 from occ.compiler.ir.dtype import F32
 from occ.compiler.ir.empty_results import empty_shapes
 from occ.compiler.ir.func import Constraint, Func
@@ -21,6 +21,7 @@ from occ.compiler.ir.kernel import CKernel, library_of
 from occ.compiler.ir.module import Module
 from occ.compiler.ir.op import Op, Region, Value, Weight
 from occ.compiler.ir.ops.own.data_dependent_sizes import DECIDED, is_defined_by_step
+from occ.compiler.ir.shape import is_data_name
 from occ.compiler.ir.te.function import TeFunc
 from occ.compiler.ir.types import TensorType
 from occ.runtime.errors import RunError
@@ -160,11 +161,17 @@ def _check(constraints: Sequence[Constraint], dims: Dims) -> list[Constraint]:
         elif evaluate(c.lhs, dims) != evaluate(c.rhs, dims):
             if (size := evaluate(c.rhs, dims)) < 0:
                 raise RunError(
-                    "OCC0503", f"a result of node `{c.node}` would have {c.rhs} = {size} elements along an axis"
+                    "OCC0503",
+                    f"a result of node `{c.node}` would have {_in_words(c.rhs)} = {size} elements along an axis",
                 )
-            sides = f"{c.lhs} = {evaluate(c.lhs, dims)} and {c.rhs} = {evaluate(c.rhs, dims)}"
+            sides = " and ".join(f"{_in_words(d)} = {evaluate(d, dims)}" for d in (c.lhs, c.rhs))
             raise RunError("OCC0503", f"node `{c.node}` needs two sizes to be equal, but they are not: {sides}")
     return waiting
+
+
+def _in_words(d: Dim) -> str:
+    """A size as messages show it: the compiler's names for sizes that data decide mean nothing to a user."""
+    return "a computed size" if any(map(is_data_name, symbols(d))) else str(d)
 
 
 def _attrs(op: Op) -> SimpleNamespace:
