@@ -77,3 +77,14 @@ def test_a_quotient_is_a_sum_of_two_products_where_that_has_its_codes(
     kernel = "".join(f for f in code.split("\n\n") if re.match(r"\w+ <quantizelinear", f))
     assert "vfmadd" in kernel or corrected
     assert bool(re.search("vfnm|vfms", kernel)) == corrected
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("scale", [0.2, -0.2])
+def test_a_product_is_rounded_before_it_is_divided(scale: float) -> None:
+    """LLVM multiplied a factor of the number by the reciprocal of the scale."""
+    weights = {"f": np.array(0.1, np.float32), "s": np.array(scale, np.float32), "z": np.array(0, np.int8)}
+    text = "g (float[n] x) => (int8[n] y) { p = Mul(x, f) y = QuantizeLinear(p, s, z) }"
+    x = np.arange(1, 255, 2, dtype=np.float32)
+    want = np.clip(np.rint(x * weights["f"] / weights["s"]), -128, 127).astype(np.int8)
+    np.testing.assert_array_equal(occ.compile(model_of(text, weights), "cpu").run({"x": x})["y"], want)

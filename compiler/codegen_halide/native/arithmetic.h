@@ -189,8 +189,12 @@ Expr te_nearest_quotient(const Expr &x, float divisor, float low, float high) {
     } else if (!r.rest) {  // of a power of two
         q = te_mul(x, Expr(r.first));
     } else if (r.same_integers(divisor, low, high)) {
-        // The lower bound changes no code. Without it LLVM would multiply x by the sum of both parts.
-        q = te_fma(x, Expr(r.first), te_mul(te_max_const(x, std::fmin(low * divisor, high * divisor)), Expr(r.rest)));
+        // Bounds change no code. The upper one keeps LLVM from joining a factor of x with the reciprocal, the lower one
+        // from multiplying x by the sum of both parts.
+        const bool up = divisor > 0;
+        const Expr below = up ? te_min_const(x, high * divisor) : te_max_const(x, high * divisor);
+        const Expr within = up ? te_max_const(below, low * divisor) : te_min_const(below, low * divisor);
+        return te_nearest_small(te_max_const(te_fma(below, Expr(r.first), te_mul(within, Expr(r.rest))), low));
     } else {
         float far = std::ldexp(std::fabs(divisor), 23), reciprocal = 1.0f / divisor;
         Expr y = te_min_const(te_max_const(x, -far), far);
