@@ -20,7 +20,7 @@ REASONS: Mapping[str, str] = {
     "AveragePool": "Of symbolic size, in half vectors; each sum is divided by a number of taps.",
     "Compress": "Flags are counted first, and each row is a copy of its own, into memory for all rows.",
     "Attention": "Of symbolic length: keys are in chunks that fit any length.",
-    "ms QLinearGlobalAveragePool": "Bytes are widened to 32 bits before they are added.",
+    "ms QLinearGlobalAveragePool": "Of symbolic size: codes become f32 before they are added, as an i32 might overflow.",
 }  # fmt: skip
 
 _IN_MEMORY = "Each step is a kernel of its own, with its result in memory."

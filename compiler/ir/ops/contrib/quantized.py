@@ -9,8 +9,9 @@ from types import SimpleNamespace
 import numpy as np
 
 from occ.compiler.diagnostics import Invalid
+from occ.compiler.ir import dim
 from occ.compiler.ir.builder import GraphBuilder
-from occ.compiler.ir.dtype import F32
+from occ.compiler.ir.dtype import F32, I32
 from occ.compiler.ir.op import Value
 from occ.compiler.ir.operator.spec import FormalSignature, OpSpec, op
 from occ.compiler.ir.ops.contrib.domain import DOMAIN
@@ -80,6 +81,7 @@ def _channels_last(b: GraphBuilder, x: Value, a: SimpleNamespace, fn: Callable[[
     return b.Transpose(fn(first), perm=(0, *range(2, rank), 1))
 
 
+_ADDED_CODES = 2**31 // 255  # codes whose sum fits in an i32
 _POOL = {
     "auto_pad": "NOTSET",
     "ceil_mode": 0,
@@ -94,8 +96,27 @@ def _average(b: GraphBuilder, x: Value, a: SimpleNamespace) -> Value:
     return _channels_last(b, x, a, lambda v: b.AveragePool(v, **{k: getattr(a, k) for k in _POOL}))
 
 
-def _global_average(b: GraphBuilder, x: Value, a: SimpleNamespace) -> Value:
-    return _channels_last(b, x, a, b.GlobalAveragePool)
+@op(
+    f"{DOMAIN}.QLinearGlobalAveragePool",
+    signature=FormalSignature.of("X x_scale x_zero_point y_scale y_zero_point", channels_last=0),
+)
+class QLinearGlobalAveragePool:
+    """The mean of the codes of each channel, requantised.
+
+    Codes of planes that may have more of them than an i32 can add up are dequantised first.
+    """
+
+    def composite(b, x, scale, zero, out_scale, out_zero, *, a):
+        planes = range(1, x.tensor.rank - 1) if a.channels_last else range(2, x.tensor.rank)
+        count = dim.product(x.tensor.shape[k] for k in planes)
+        if not isinstance(count, int) or not 0 < count <= _ADDED_CODES:
+            return _between(
+                b, x, (scale, zero, out_scale, out_zero), lambda v: _channels_last(b, v, a, b.GlobalAveragePool)
+            )
+        total = b.ReduceSum(b.Cast(x, to=I32), b.constant(np.array(planes, np.int64)))
+        centred = b.Sub(total, b.Mul(b.Cast(zero, to=I32), b.constant(np.int32(count))))
+        mean = b.Div(b.Cast(centred, to=F32), b.constant(np.float32(count)))
+        return b.QuantizeLinear(b.Mul(mean, scale), out_scale, out_zero)
 
 
 _CONV = {"auto_pad": "NOTSET", "dilations": None, "group": 1, "kernel_shape": None, "pads": None, "strides": None}
@@ -219,7 +240,7 @@ ALL = (
     _unary("QLinearLeakyRelu", _X, lambda b, x, a: b.LeakyRelu(x, alpha=a.alpha), alpha=float(np.float32(0.01))),
     _unary("QLinearSigmoid", _X, lambda b, x, a: b.Sigmoid(x)),
     _unary("QLinearSoftmax", "X X_scale x_zero_point? y_scale y_zero_point", _softmax, axis=-1, opset=None),
-    _unary("QLinearGlobalAveragePool", "X x_scale x_zero_point y_scale y_zero_point", _global_average, channels_last=0),
+    QLinearGlobalAveragePool,
     _unary("QLinearAveragePool", "X x_scale x_zero_point? y_scale y_zero_point?", _average, channels_last=0, **_POOL),
     QLinearConvOfOrt,
     QLinearConcat,
