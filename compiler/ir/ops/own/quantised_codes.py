@@ -4,7 +4,7 @@
 from __future__ import annotations
 
 from functools import reduce
-from operator import and_
+from operator import add, and_
 
 import numpy as np
 
@@ -87,9 +87,9 @@ class ConvDot:
     `signed`, codes of `x` become signed bytes, not unsigned ones, and `zero` is in terms of those. With `narrow`, pairs
     of products sum within i16 (`pairs_fit`), as `vpmaddubsw` adds them.
 
-    With `crossed`, the weight is `i16[O, C/4, 2, 2, k...]`, of the channels `c` and `c + C/2` for two `c` at a time,
-    whose codes are added to the weights of each other: `(x0 + w1) * (x1 + w0)` is `x0 * w0 + x1 * w1` plus `x0 * x1`
-    (`crossed_sums`) and `w0 * w1`, two products for one multiplication.
+    With `crossed`, 2 or `C/2`, the weight is `i16[O, C/4, 2, 2, k...]`, of channels `c` and `c + crossed` for two `c`
+    at a time, whose codes are added to the weights of each other: `(x0 + w1) * (x1 + w0)` is `x0 * w0 + x1 * w1` plus
+    `x0 * x1` (`crossed_sums`) and `w0 * w1`, two products for one multiplication.
     """
 
     def weight(x, w, *_, a, lanes):
@@ -104,12 +104,13 @@ class ConvDot:
         taps = tuple(a.kernel_shape)
         signed = bool(getattr(a, "signed", 0))
         moved = None if zero is None else _point(zero) + byte_shift(x.dtype, signed=signed)
-        planes, crossed = bool(getattr(a, "planes", 0)), bool(getattr(a, "crossed", 0))
+        planes, apart = bool(getattr(a, "planes", 0)), getattr(a, "crossed", 0)
+        stride = 4 if apart == 2 else 2  # of two channels
         some = w.shape[-1 if planes else 2] if grouped else 1
         x, acc_type = _bytes(t, x, signed=signed), _sums_in(w)
         x = _wide(t, x, some) if grouped else x
         win = window_of("conv_dot", x.shape[2:], taps, a)
-        missing = some * w.shape[1] - x.shape[1] if grouped and not crossed else 0
+        missing = some * w.shape[1] - x.shape[1] if grouped and not apart else 0
         border = literal(a.zero, x.dtype) if moved is None else cast(x.dtype, moved)
         padded = t.pad(x, (0, 0, *win.before), (0, missing, *win.after), border)
         n, each = len(taps), w.shape[0] // a.group
@@ -132,31 +133,32 @@ class ConvDot:
         def cross(*i):
             batch, o, pos, q, c, tap = i[0], i[1], i[2 : 2 + n], i[2 + n], i[3 + n], i[4 + n :]
             first, second = (
-                padded[(batch, (c + k * w.shape[1]) * 2 + q, *win.position(pos, tap))] + w[(o, c, k, q, *tap)]
+                padded[(batch, c * stride + k * apart + q, *win.position(pos, tap))] + w[(o, c, k, q, *tap)]
                 for k in (0, 1)
             )
             return cast(I32, first) * cast(I32, second)
 
         over = (some, w.shape[1], *taps) if grouped else (w.shape[1], *taps)
-        acc = t.sum((x.shape[0], w.shape[0], *win.out), over, cross if crossed else product, role=CONV)
+        acc = t.sum((x.shape[0], w.shape[0], *win.out), over, cross if apart else product, role=CONV)
         if total is None:
             return acc
         change = (lambda o: total[o]) if moved is None else (lambda o: -moved * total[o])
         return t.map(acc.shape, lambda *i: acc[i] + change(i[1]), name="sums")
 
 
-@op("crossed_sums", reads="channels", own_attributes="")
+@op("crossed_sums", reads="channels", own_attributes="apart=int")
 class CrossedSums:
-    """Minus the sum of products of the two halves of the channels: `u8[N, C, ..]` --> `i32[N, 1, ..]`."""
+    """Minus the sum of products of channels 2 or `C/2` apart: `u8[N, C, ..]` --> `i32[N, 1, ..]`."""
 
     def body(t, x, *, a):
-        half = x.shape[1] // 2
+        some = 2 if a.apart == 2 else 1  # products of a term
 
         def element(*i):
             n, _, *at, c = i
-            return cast(I32, x[(n, c, *at)]) * cast(I32, x[(n, c + half, *at)])
+            x0, x1 = ([cast(I32, x[(n, c * some * some + k + q, *at)]) for q in range(some)] for k in (0, a.apart))
+            return reduce(add, (p * q for p, q in zip(x0, x1, strict=True)))
 
-        acc = t.sum((x.shape[0], 1, *x.shape[2:]), (half,), element, name="crossed")
+        acc = t.sum((x.shape[0], 1, *x.shape[2:]), (x.shape[1] // (2 * some),), element, name="crossed")
         return t.map(acc.shape, lambda *i: -acc[i], name="less_crossed")
 
 

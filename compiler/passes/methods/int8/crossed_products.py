@@ -12,6 +12,7 @@ from occ.compiler.passes.methods.int8.byte_weight import byte_weight
 
 _FILTERS = 32  # from which they pay for the sums of products of codes
 _CHANNELS = 8  # two steps of fours, which are unrolled
+_HALVED = 64  # channels whose halves are crossed; of more, two rows are in the same lines of the cache
 _DEEPEST = 1 << 14  # terms of a sum of products of at most 383 * 383, that fits in i32
 
 
@@ -39,14 +40,16 @@ def crossed_convolution(op: Op, rw: Rewriter) -> bool:
     b = rw.builder(op)
     window = {"auto_pad": op.a.auto_pad, "kernel_shape": w.shape[2:]}
     window |= {key: getattr(op.a, key) or () for key in ("pads", "strides", "dilations")}
-    halves = w.astype(np.int16).reshape(w.shape[0], 2, -1, 2, *w.shape[2:])
-    own = halves[:, 0].astype(np.int64) * halves[:, 1]
+    apart = w.shape[1] // 2 if w.shape[1] <= _HALVED else 2
+    halves = w.astype(np.int16).reshape(w.shape[0], -1, 2, apart // 2, 2, *w.shape[2:]).swapaxes(2, 3)
+    pairs = halves.reshape(w.shape[0], -1, 2, 2, *w.shape[2:])
+    own = pairs[:, :, 0].astype(np.int64) * pairs[:, :, 1]
     total = -point * _of_filters(w) - _of_filters(own)
-    sums = b.crossed_sums(x)
+    sums = b.crossed_sums(x, apart=apart)
     if has_border or any(n != 1 for n in (*w.shape[2:], *window["strides"])):
         sums = b.window_sums(sums, **window)
-    crossed = b.constant(np.ascontiguousarray(halves[:, ::-1].swapaxes(1, 2)))
-    made = b.conv_dot(x, crossed, b.constant(total.astype(np.int32)), zero=point, group=1, crossed=1, **window)
+    crossed = b.constant(np.ascontiguousarray(pairs[:, :, ::-1]))
+    made = b.conv_dot(x, crossed, b.constant(total.astype(np.int32)), zero=point, group=1, crossed=apart, **window)
     rw.replace(op, [b.Add(made, sums)])
     return True
 
