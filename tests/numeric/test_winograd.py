@@ -126,6 +126,34 @@ def agrees(session: Session, w: np.ndarray, b: np.ndarray, shape: tuple[int, ...
     assert np.abs(got - want).max(initial=0) / np.abs(want).max(initial=1) < 1e-5
 
 
+@pytest.mark.toolchain
+@pytest.mark.parametrize("size", [(13, 9), (41, 50), ("h", "w")], ids=str)
+@pytest.mark.parametrize("channels", [17, 61])
+def test_channels_that_do_not_fill_vectors(channels: int, size: tuple[int | str, int | str]) -> None:
+    m, w, b = model(*size, channels, 40, [1, 0, 1, 1])
+    assert any(op.name == "winograd" for op in Compilation(m, Settings("cpu")).advance("fused").walk())
+    height, width = (n if isinstance(n, int) else k for n, k in zip(size, (30, 22), strict=True))
+    agrees(occ.compile(m, "cpu"), w, b, (2, channels, height, width), (1, 0, 1, 1))
+
+
+@pytest.mark.toolchain
+def test_halves_are_transformed_in_f32() -> None:
+    """The result is rounded once: sums of 432 terms in f16 would be off by much more than a unit."""
+    rng = np.random.default_rng(7)
+    x, w = (
+        rng.standard_normal((1, 48, 20, 20)).astype(np.float16),
+        (rng.standard_normal((32, 48, 3, 3)) / 8).astype("f2"),
+    )
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT16, s) for n, s in (("x", x.shape), ("y", None))]
+    node = helper.make_node("Conv", ["x", "w"], ["y"], pads=[1, 1, 1, 1])
+    graph = helper.make_graph([node], "g", ports[:1], ports[1:], [numpy_helper.from_array(w, "w")])
+    m = helper.make_model(graph, ir_version=10, opset_imports=[helper.make_opsetid("", 21)])
+    assert any(op.name == "winograd" for op in Compilation(m, Settings("cpu")).advance("fused").walk())
+    got, want = occ.compile(m, "cpu").run({"x": x})["y"], direct(x[0], w)
+    assert got.dtype == np.float16
+    assert np.all(np.abs(got[0] - want) <= np.spacing(np.abs(want).astype(np.float16)).astype(np.float64) * 0.52 + 2e-5)
+
+
 # One block: 1 tile, 5 x 5 and 30 tiles, and one more; short rows of tiles: 3, 7 and 15 across; long ones, full and not.
 SIZES = [
     (1, 1),

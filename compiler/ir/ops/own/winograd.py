@@ -73,10 +73,7 @@ def size_of(kernel_shape: Sequence[int], points: int) -> int:
 
 @cache
 def input_rows(points: Points) -> np.ndarray:
-    """B^T, f64[6, 6]: row k has the coefficients of the product of (x - p) over the other points.
-
-    Cached by points; do not modify.
-    """
+    """B^T, f64[6, 6], read-only: row k has the coefficients of the product of (x - p) over the other points."""
     rows = np.zeros((points.size, points.size))
     for k in range(points.size):
         others = [p for j, p in enumerate(points.at) if j != k]
@@ -252,7 +249,7 @@ def _by_tiles(
 class Winograd:
     """A convolution of stride 1 with one, three or five taps along both axes, with a `transformed_weight`.
 
-    `kernel_shape` and `pads` are as in Conv.
+    `kernel_shape` and `pads` are as in Conv. Operands of f16 are computed in f32, and their weight has f32.
     """
 
     def weight(x, u, *_, a, lanes):
@@ -262,9 +259,12 @@ class Winograd:
         def product(v, p, o, r):
             return f.in_acc(v(r)) * f.in_acc(u[p, r, o])
 
-        points = POINTS[size_of(a.kernel_shape, u.shape[0])]
-        y = _by_tiles(t, x, u, literal(0, x.dtype), a, points, product)
-        return y if b is None else t.map(y.shape, lambda *i: y[i] + b[i[1]], name="conv_out")
+        points, acc = POINTS[size_of(a.kernel_shape, u.shape[0])], x.dtype.acc
+        wide = x if x.dtype == acc else t.map(x.shape, lambda *i: f.in_acc(x[i]), name="wide")
+        y = _by_tiles(t, wide, u, literal(0, acc), a, points, product)
+        if b is None:
+            return y if acc == x.dtype else t.map(y.shape, lambda *i: cast(x.dtype, y[i]), name="conv_out")
+        return t.map(y.shape, lambda *i: cast(x.dtype, y[i] + f.in_acc(b[i[1]])), name="conv_out")
 
 
 @op(

@@ -180,15 +180,18 @@ class _Winograd:
         return {name for name, size in sizes.items() if isinstance(size, int) and size > self.facts.machine.l2_bytes}
 
     def _vectorise(self, s: StageSchedule, stage: TeStage) -> Loop | None:
-        """Vectorises along the last axis; returns the loop over vectors of the input, if its channels fill them."""
-        last = stage.axes[-1]
-        whole = isinstance(last.extent, int) and last.extent % self.channels == 0
-        if whole and stage is self.parts["input"]:
+        """Vectorises along the last axis; returns the loop over vectors of the input, if its channels fill one.
+
+        A last vector that they do not fill begins earlier, among the channels of the one before it.
+        """
+        last = stage.axes[-1].extent
+        tail = "RoundUp" if isinstance(last, int) and last % self.channels == 0 else "ShiftInwards"
+        if stage is self.parts["input"] and isinstance(last, int) and last >= self.channels:
             e, g, *_, t, c = s.axes
-            vectors, lane = s.split(c, self.channels, "RoundUp", "wx")
+            vectors, lane = s.split(c, self.channels, tail, "wx")
             s.reorder(lane, g, e, vectors, t).vectorize(lane)
             return vectors
-        s.vectorize(s.axes[-1], self.channels, "Auto" if whole else "ShiftInwards")
+        s.vectorize(s.axes[-1], self.channels, "ShiftInwards")
         return None
 
     def _products(self, panel: Loop) -> list[Directive]:
