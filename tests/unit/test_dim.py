@@ -154,6 +154,8 @@ def test_text_reads_back_as_the_same_dim(tree):
         (lambda n, m: dim.minimum(n, n + 1), lambda n, m: n),
         (lambda n, m: dim.maximum(n, n + m), lambda n, m: n + m),
         (lambda n, m: dim.ceildiv(8 * m, 8), lambda n, m: m),
+        (lambda n, m: (n * m + 3 * m) // (160 * m), lambda n, m: (n + 3) // 160),
+        (lambda n, m: (n * m * m) // (6 * n * m), lambda n, m: m // 6),
     ],
 )
 def test_canonical_forms(made, wanted):

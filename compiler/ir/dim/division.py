@@ -86,12 +86,28 @@ def floordiv(a: Dim, b: Dim) -> Dim:
         return exact
     if isinstance(b, int) and b > 0:
         return _divide_by_constant(a, b)
+    if (shared := _shared_factor(a, b)) != 1:  # (N*M)//(160*N) == M//160
+        return floordiv(_quotient(a, shared), _quotient(b, shared))
     whole, rest = _split_divisible(a, b)
     if lower(rest) >= 0 and is_positive(b - rest):
         return whole
     if upper(rest) < 0 and lower(b + rest) >= 0:  # (a*b - 1)//b == a - 1
         return whole - 1
     return whole + monomial((Func("floordiv", (rest, b)), 1))
+
+
+def _shared_factor(a: Dim, b: Dim) -> Dim:
+    """The product of the symbols that are factors of all terms of two dims; 1 if there are none."""
+    powers = [dict(mono) for mono, _ in (*terms_of(a), *terms_of(b))]
+    least = {atom: min(p.get(atom, 0) for p in powers) for atom in powers[-1]}
+    shared = tuple((atom, least[atom]) for atom, _ in terms_of(b)[-1][0] if least[atom])
+    return monomial(*shared) if shared else 1
+
+
+def _quotient(a: Dim, b: Dim) -> Dim:
+    exact = exact_quotient(a, b)
+    assert exact is not None
+    return exact
 
 
 def _split_divisible(a: Dim, b: Dim) -> tuple[Dim, Dim]:

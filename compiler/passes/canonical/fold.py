@@ -34,21 +34,24 @@ class Fold(Pass):
     """Evaluates ops whose operands are all constants.
 
     A result may have no more elements than all operands combined (or `small`), so that a broadcast never grows the
-    model, and no op may take more than `max_work` multiplications.
+    model, and no op may take more than `max_work` multiplications. What becomes an operand of a contraction may have
+    `most`: a weight that a model computes is packed and multiplied as any other.
 
     `%y = Mul(Cast(@w8), @scale)` --> `@y`
     """
 
     max_work: int = 1_000_000_000
     small: int = 1024
+    most: int = 1 << 22
 
     name: ClassVar[str] = "fold"
 
     def run(self, m: Module, ctx: Context) -> bool:
         rw, interpreter = Rewriter(m), Interpreter(m)
         folded = 0
+        computed = _computed_weights(m)
         for op in [op for func in m.funcs.values() for op in func.body]:
-            if self._is_worth_folding(op):
+            if self._is_worth_folding(op, self.most if id(op) in computed else self.small):
                 folded += _fold(op, m, rw, interpreter)
         if folded:
             fix_sizes(m)
@@ -56,7 +59,7 @@ class Fold(Pass):
         rw.hits["fold"] += folded
         return finish(rw, ctx, folded)
 
-    def _is_worth_folding(self, op: Op) -> bool:
+    def _is_worth_folding(self, op: Op, small: int) -> bool:
         if not op.results or not op.inputs or op.regions:
             return False
         if op.spec.is_internal and not access(op).elementwise:
@@ -71,7 +74,22 @@ class Fold(Pass):
         given = sum(v.data.size for v in op.inputs if isinstance(v, Weight))
         depth = max((v.tensor.static[-1] for v in op.inputs if v.tensor.rank), default=1)
         work = out * (depth if "contraction" in op.spec.tags else 1)
-        return out <= max(self.small, given) and work <= self.max_work and not (out > _LARGE and _takes_many_sweeps(op))
+        return out <= max(small, given) and work <= self.max_work and not (out > _LARGE and _takes_many_sweeps(op))
+
+
+def _computed_weights(m: Module) -> set[int]:
+    """The identities of ops that compute operands of contractions from constants alone; none that only copies."""
+    ops = [op for func in m.funcs.values() for op in func.body]
+    constant: set[int] = set()
+    for op in ops:  # in the order in which they are computed
+        made = [v.defining_op for v in op.inputs if not isinstance(v, Weight)]
+        if op.inputs and all(o is not None and id(o) in constant for o in made):
+            constant.add(id(op))
+    found: set[int] = set()
+    for op in reversed(ops):
+        if id(op) in found or ("contraction" in op.spec.tags and id(op) not in constant):
+            found |= {id(o) for v in op.inputs if (o := v.defining_op) is not None and id(o) in constant}
+    return {id(op) for op in ops if id(op) in found and not op.spec.moves}
 
 
 def fix_sizes(m: Module) -> None:
