@@ -58,3 +58,14 @@ def test_pools_of_any_size_at_their_borders(node: str, kind: str, target: str) -
         x = rng.normal(100, 20, (1, 3, height, width)).astype(np.float32 if kind == "float" else np.uint8)
         (want,) = reference.run(None, {"x": x})
         np.testing.assert_allclose(session.run({"x": x})["y"], want, rtol=1e-5, err_msg=f"{height}x{width}")
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+def test_rows_that_begin_before_their_buffer(target: str) -> None:
+    """The first vector of a short row begins at a constant position, which Halide takes no negative one for."""
+    model = model_of("g (float[n] x) => (float[m] y) { p = Pad(x, pads) y = Relu(p) }", {"pads": np.array([3, 1])})
+    session = opened(occ.build(model, "cpu", options={"halide.target": TARGETS[target]}))
+    for size in (0, 1, 4, 5, 12, 13, 40):
+        x = np.arange(1, size + 1, dtype=np.float32)
+        np.testing.assert_array_equal(session.run({"x": x})["y"], np.pad(x, (3, 1)))

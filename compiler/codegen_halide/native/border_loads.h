@@ -85,6 +85,8 @@ private:
         const Expr index = lanes ? row_of(*lanes, *load, condition, holds) : simplify(unclamped(load->index, signs));
         const Ramp *row = index.as<Ramp>();
         if (!row || !is_const_one(row->stride)) return mutate(e);
+        const auto first = as_const_int(row->base);
+        if (first && *first < 0) return mutate(e);  // Halide's metadata of loads takes no constant row before a buffer
         const Expr mask = simplify(holds ? condition : !condition);
         return Load::make(e.type(), load->name, index, load->image, load->param, mask, ModulusRemainder());
     }
