@@ -36,7 +36,7 @@ def around_halves(scale: np.float32) -> np.ndarray:
         for _ in range(4):
             step = np.nextafter(step, to)
             found.append(step)
-    rest = np.random.default_rng(3).normal(0, 100 * float(scale), 20_000)
+    rest = np.random.default_rng(3).normal(0, 100 * abs(float(scale)), 20_000)
     far = [0.0, -0.0, np.inf, -np.inf, 3.4e38, -3.4e38, 1e-38, 1e-45]
     return np.concatenate([*found, rest.astype(np.float32), np.array(far, np.float32)])
 
@@ -88,3 +88,21 @@ def test_a_product_is_rounded_before_it_is_divided(scale: float) -> None:
     x = np.arange(1, 255, 2, dtype=np.float32)
     want = np.clip(np.rint(x * weights["f"] / weights["s"]), -128, 127).astype(np.int8)
     np.testing.assert_array_equal(occ.compile(model_of(text, weights), "cpu").run({"x": x})["y"], want)
+
+
+@pytest.mark.toolchain
+@pytest.mark.parametrize("target", ["x86-64-v3", "x86-64-v4"])
+@pytest.mark.parametrize("scale", [0.02, -0.02, ODD])
+def test_codes_of_numbers_whose_sign_is_known(scale: float, target: str) -> None:
+    """LLVM dropped the bounds that keep both parts of the reciprocal apart, and multiplied by their sum."""
+    weights = {"s": np.array(scale, np.float32), "z": np.array(121, np.uint8)}
+    text = """g (float[n] x) => (uint8[n] a, uint8[n] b, uint8[n] c) {
+        r = Relu(x) a = QuantizeLinear(r, s, z) p = Abs(x) b = QuantizeLinear(p, s, z) m = Neg(p) c = QuantizeLinear(m, s, z)
+    }"""
+    session = opened(occ.build(model_of(text, weights), "cpu", options={"halide.target": PROCESSORS[target]}))
+    x = around_halves(weights["s"])
+    got = session.run({"x": x})
+    for name, numbers in {"a": np.maximum(x, 0), "b": np.abs(x), "c": -np.abs(x)}.items():
+        with np.errstate(over="ignore"):
+            want = np.clip(np.rint(numbers / weights["s"]) + 121, 0, 255).astype(np.uint8)
+        np.testing.assert_array_equal(got[name], want, err_msg=name)

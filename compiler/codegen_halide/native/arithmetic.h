@@ -188,17 +188,19 @@ Expr te_nearest_quotient(const Expr &x, float divisor, float low, float high) {
         q = te_div(x, divisor);
     } else if (!r.rest) {  // of a power of two
         q = te_mul(x, Expr(r.first));
-    } else if (r.same_integers(divisor, low, high)) {
-        // Bounds change no code. The upper one keeps LLVM from joining a factor of x with the reciprocal, the lower one
-        // from multiplying x by the sum of both parts.
-        const bool up = divisor > 0;
-        const Expr below = up ? te_min_const(x, high * divisor) : te_max_const(x, high * divisor);
-        const Expr within = up ? te_max_const(below, low * divisor) : te_min_const(below, low * divisor);
-        return te_nearest_small(te_max_const(te_fma(below, Expr(r.first), te_mul(within, Expr(r.rest))), low));
+    } else if (std::isfinite(low * divisor) && std::isfinite(high * divisor) && r.same_integers(divisor, low, high)) {
+        // The bounds keep LLVM from joining a factor of x with the reciprocal; where it knows the sign of x, one goes. The
+        // second product without its last bit keeps it from multiplying x by the sum of both parts.
+        const float least = std::fmin(low * divisor, high * divisor), most = std::fmax(low * divisor, high * divisor);
+        const Expr within = te_min_const(te_max_const(x, least), most);
+        const Expr rest = te_mul(within, Expr(r.rest));
+        const Expr cut = reinterpret(x.type(), reinterpret<uint32_t>(rest) & Expr(~uint32_t(1)));
+        return te_nearest_small(te_fma(within, Expr(r.first), cut));
     } else {
         float far = std::ldexp(std::fabs(divisor), 23), reciprocal = 1.0f / divisor;
         Expr y = te_min_const(te_max_const(x, -far), far);
-        q = te_max_const(y * reciprocal, std::ldexp(-1.0f, 24));  // otherwise LLVM would multiply divisor and reciprocal
+        // Otherwise LLVM would multiply divisor and reciprocal. Where it knows the sign, one of the bounds goes.
+        q = te_min_const(te_max_const(y * reciprocal, std::ldexp(-1.0f, 24)), std::ldexp(1.0f, 24));
         for (int k = 0; k < 2; k++) q = te_fma(te_fma(q, Expr(-divisor), y), Expr(reciprocal), q);
     }
     return te_nearest_small(te_min_const(te_max_const(q, low), high));
