@@ -15,7 +15,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Thread, current_thread
+from threading import Event, Thread, current_thread, main_thread
+from time import monotonic
 
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.objects.processors import Arch, arch_of
@@ -179,6 +180,7 @@ def toolchain() -> Toolchain:
 
 
 _running: dict[subprocess.Popen[str], Thread] = {}  # commands, and the threads that wait for them
+_ending = Event()  # the process
 
 
 def _started(command: Sequence[str], where: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
@@ -194,23 +196,33 @@ def _started(command: Sequence[str], where: Path, env: Mapping[str, str]) -> sub
         start_new_session=True,
     )
     _running[process] = current_thread()
+    if _ending.is_set():
+        _kill(process)
     return process
 
 
-def _end(process: subprocess.Popen[str]) -> None:
-    """End a command with its children, and wait for it."""
+def _kill(process: subprocess.Popen[str]) -> None:
+    """End a command with its children."""
     if _running.pop(process, None) is not None:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
 
 
 @atexit.register
 def _end_all() -> None:
-    """End what background threads run, and let them remove their files."""
-    for process, thread in list(_running.items()):
-        _end(process)
-        thread.join(_GRACE)
+    """End what background threads run, and let them remove their files; who interrupts once more has to wait for it."""
+    _ending.set()
+    running = list(_running.items())
+    if not running:
+        return
+    if current_thread() is main_thread():
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    for process, _ in running:
+        _kill(process)
+    last = monotonic() + _GRACE
+    for _, thread in running:
+        thread.join(max(last - monotonic(), 0))
 
 
 def run_all(
@@ -233,7 +245,9 @@ def run_all(
                 failed = _failure(command, process.returncode, output, lines)
     except BaseException:
         for _, process in running:
-            _end(process)
+            _kill(process)
+        for _, process in running:
+            process.wait()
         raise
     if failed is not None:
         raise failed

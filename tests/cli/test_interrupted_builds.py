@@ -158,3 +158,37 @@ def test_an_interrupt_before_the_command_is_imported_says_nothing(tmp_path: Path
         check=False,
     )
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "")
+
+
+def test_a_second_interrupt_waits_for_what_the_first_ends(tmp_path: Path) -> None:
+    """It left the second of two compilers, and said where it was."""
+    ending, removed, children = tmp_path / "ending", tmp_path / "removed", tmp_path / "children"
+    code = f"""if True:
+        import atexit, threading, time
+        from contextlib import suppress
+        from pathlib import Path
+        from occ.compiler.codegen_halide.toolchain import run_all
+        def build():
+            with suppress(Exception):
+                run_all([["sh", "-c", "echo $$ >> {children}; exec sleep 300"]] * 2, Path("."))
+            time.sleep(0.5)
+            Path({str(removed)!r}).touch()
+        threading.Thread(target=build, daemon=True).start()
+        while not Path({str(children)!r}).exists() or Path({str(children)!r}).read_text().count("\\n") < 2:
+            time.sleep(0.02)
+        atexit.register(Path({str(ending)!r}).touch)
+    """
+    process = subprocess.Popen(
+        [sys.executable, "-c", code], stderr=subprocess.PIPE, text=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # a shell's background jobs ignore it
+    )  # fmt: skip
+    while not ending.exists():
+        assert process.poll() is None
+        time.sleep(0.02)
+    time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    process.send_signal(signal.SIGTERM)
+    _, said = process.communicate(timeout=60)
+    assert (process.returncode, said) == (0, "")
+    assert removed.exists()
+    assert not [pid for pid in children.read_text().split() if Path("/proc", pid).exists()]
