@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +12,7 @@ import click
 
 from occ.cli import options
 from occ.cli.artifact_options import check_as_built
-from occ.cli.console import progress, say
+from occ.cli.console import Terminated, progress, say
 from occ.cli.numbers import Whole
 from occ.cli.option_values import dims_of, pairs
 from occ.serve.ports import check_ports
@@ -203,6 +204,7 @@ def _serve_language_model(
     )
     say(f"building `{name}`; http://{host}:{port}/health says when it is ready")
     server = uvicorn.Server(uvicorn.Config(app, host=host, port=port, log_level="warning"))
-    server.run()
+    with suppress(KeyboardInterrupt, Terminated):  # raised again by uvicorn when all requests are answered
+        server.run()
     if failures:
         raise failures[0]

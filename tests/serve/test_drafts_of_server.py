@@ -55,7 +55,8 @@ def test_the_command_takes_drafts_and_options(folder: Path) -> None:
             assert re.search(r"^occ_generated_tokens_total 12", answer.read().decode(), re.M)
     finally:
         process.terminate()
-        process.wait(300)
+        code = process.wait(300)
+    assert code == 0  # a clean end
 
 
 @pytest.mark.parametrize(
