@@ -2,7 +2,7 @@
 
 After a step, code and data of the interpreter are no longer in the processor's caches: a call of numpy that takes 5
 microseconds takes 15 to 50 then, and a draw needs ten of them. With two threads, SmolLM2 took 0.27 ms to choose one of
-49,152 tokens after a step of 3.7 ms, and takes 0.09 (Zen 4).
+49,152 tokens after a step of 3.7 ms, and takes 0.12 (Zen 4).
 """
 
 from __future__ import annotations
