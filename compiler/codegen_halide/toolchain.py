@@ -9,19 +9,20 @@ import shutil
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Generator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Event, Thread, current_thread, main_thread
+from threading import Event, Lock, Thread, current_thread, main_thread
 from time import monotonic
 
 from occ.compiler.diagnostics import CompileError, error
 from occ.compiler.objects.processors import Arch, arch_of
 from occ.runtime.dataclass import dataclass
 
+_INTERRUPTS = (signal.SIGINT, signal.SIGTERM)
 _GRACE = 2.0  # seconds that a thread has to remove its files
 CANDIDATES = ("g++", "c++", "clang++")
 _INSTEAD = ", or build with `-O1` or `-t cpu-jit`, which need none"
@@ -181,24 +182,44 @@ def toolchain() -> Toolchain:
 
 _running: dict[subprocess.Popen[str], Thread] = {}  # commands, and the threads that wait for them
 _ending = Event()  # the process
+_starting = Lock()  # held until a command that was started is among those that run
 
 
 def _started(command: Sequence[str], where: Path, env: Mapping[str, str]) -> subprocess.Popen[str]:
     # In a group: a compiler has processes of its own, which would go on without it.
-    process = subprocess.Popen(
-        command,
-        cwd=where,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        env=env,
-        start_new_session=True,
-    )
-    _running[process] = current_thread()
+    with _starting:
+        process = subprocess.Popen(
+            command,
+            cwd=where,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            env=env,
+            start_new_session=True,
+        )
+        _running[process] = current_thread()
     if _ending.is_set():
         _kill(process)
     return process
+
+
+@contextmanager
+def _interrupts_afterwards() -> Generator[None]:
+    """Let signals interrupt the main thread only at the end: a command that is being started is not known yet."""
+    if current_thread() is not main_thread():
+        yield
+        return
+    came: list[int] = []
+    ours = [n for n in _INTERRUPTS if signal.getsignal(n) is not None]  # set from Python
+    before = {n: signal.signal(n, lambda number, _: came.append(number)) for n in ours}
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+    for number in dict.fromkeys(came):
+        signal.raise_signal(number)
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
@@ -212,11 +233,13 @@ def _kill(process: subprocess.Popen[str]) -> None:
 def _end_all() -> None:
     """End what background threads run, and let them remove their files; who interrupts once more has to wait for it."""
     _ending.set()
+    if _starting.acquire(timeout=_GRACE):  # what a thread is starting is among the running ones now
+        _starting.release()
     running = list(_running.items())
     if not running:
         return
     if current_thread() is main_thread():
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _INTERRUPTS:
             signal.signal(number, signal.SIG_IGN)
     for process, _ in running:
         _kill(process)
@@ -235,9 +258,12 @@ def run_all(
     Raises:
         CompileError: OCC0403 one fails; its command line and output are in the notes.
     """
-    running = [(c, _started(c, where, {**os.environ, **(env or {})})) for c in commands]
+    running: list[tuple[Sequence[str], subprocess.Popen[str]]] = []
     failed: CompileError | None = None
     try:
+        with _interrupts_afterwards():
+            for command in commands:
+                running.append((command, _started(command, where, {**os.environ, **(env or {})})))
         for command, process in running:
             output, _ = process.communicate()
             _running.pop(process, None)
