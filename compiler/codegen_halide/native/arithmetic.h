@@ -162,6 +162,19 @@ struct Reciprocal {
         rest = float(whole - double(first));
     }
 
+    // x * rest without its last bit, which keeps LLVM from multiplying x by the sum of both parts: it cannot know that bit.
+    Expr second(const Expr &x) const {
+        return reinterpret(x.type(), reinterpret<uint32_t>(te_mul(x, Expr(rest))) & Expr(~uint32_t(1)));
+    }
+    float second(float x) const {
+        float product = x * rest;
+        uint32_t bits;
+        std::memcpy(&bits, &product, sizeof bits);
+        bits &= ~uint32_t(1);
+        std::memcpy(&product, &bits, sizeof bits);
+        return product;
+    }
+
     // Whether rounded quotients and sums of the two products have the same nearest integers. They are equal, or
     // neighbours, so only numbers next to the boundaries between the integers can tell; of most divisors none does.
     bool same_integers(float divisor, float low, float high) const {
@@ -169,7 +182,7 @@ struct Reciprocal {
             float x = (below + 0.5f) * divisor;
             for (int k = 0; k < 4; k++) x = std::nextafter(x, -std::numeric_limits<float>::infinity());
             for (int k = 0; k < 9; k++, x = std::nextafter(x, std::numeric_limits<float>::infinity())) {
-                if (std::nearbyint(x / divisor) != std::nearbyint(std::fma(x, first, x * rest))) return false;
+                if (std::nearbyint(x / divisor) != std::nearbyint(std::fma(x, first, second(x)))) return false;
             }
         }
         return true;
@@ -189,13 +202,10 @@ Expr te_nearest_quotient(const Expr &x, float divisor, float low, float high) {
     } else if (!r.rest) {  // of a power of two
         q = te_mul(x, Expr(r.first));
     } else if (std::isfinite(low * divisor) && std::isfinite(high * divisor) && r.same_integers(divisor, low, high)) {
-        // The bounds keep LLVM from joining a factor of x with the reciprocal; where it knows the sign of x, one goes. The
-        // second product without its last bit keeps it from multiplying x by the sum of both parts.
+        // The bounds keep LLVM from joining a factor of x with the reciprocal; where it knows the sign of x, one goes.
         const float least = std::fmin(low * divisor, high * divisor), most = std::fmax(low * divisor, high * divisor);
         const Expr within = te_min_const(te_max_const(x, least), most);
-        const Expr rest = te_mul(within, Expr(r.rest));
-        const Expr cut = reinterpret(x.type(), reinterpret<uint32_t>(rest) & Expr(~uint32_t(1)));
-        return te_nearest_small(te_fma(within, Expr(r.first), cut));
+        return te_nearest_small(te_fma(within, Expr(r.first), r.second(within)));
     } else {
         float far = std::ldexp(std::fabs(divisor), 23), reciprocal = 1.0f / divisor;
         Expr y = te_min_const(te_max_const(x, -far), far);
